@@ -1,4 +1,4 @@
-"""Which checkpoint is the best one, and what limits leave of the others."""
+"""The best checkpoint, and the checkpoints that limits keep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCORES = (3.0, 1.0, 2.0, 4.0)
 
 @pytest.fixture
 def train_scores(train_public):
-    """Train an epoch of five steps for each of the scores."""
+    """Train an epoch of five steps for each score."""
 
     def go(workdir, callbacks, scores=SCORES):
         model = torch.nn.Linear(1, 1)
@@ -48,7 +48,7 @@ def of(*steps):
     return [f"step-{step:08d}" for step in steps]
 
 
-# The best one
+# Best checkpoints
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def of(*steps):
         [TopKSaver("score"), TopKSaver("score", k=1, filename="score-1")],
     ],
 )
-def test_the_best_checkpoint_has_a_folder_and_its_value_is_in_the_manifest(train_scores, tmp_path, callbacks):
+def test_the_best_checkpoint_has_a_link_and_its_value_is_in_the_manifest(train_scores, tmp_path, callbacks):
     train_scores(tmp_path, callbacks)
     found = manifest(tmp_path, "best-score")
     assert found == manifest(tmp_path, "step-00000010"), "no limit deletes it"
@@ -80,23 +80,23 @@ def test_the_best_checkpoint_has_a_folder_and_its_value_is_in_the_manifest(train
     }
 
 
-def test_each_of_the_best_has_its_value(train_scores, tmp_path):
+def test_each_of_the_best_checkpoints_stores_its_value(train_scores, tmp_path):
     train_scores(tmp_path, [TopKSaver("score", k=2)])
     values = {name: manifest(tmp_path, name)["measured"].get("top-score", {}).get("value") for name in steps(tmp_path)}
     assert values == {"step-00000010": 1.0, "step-00000015": 2.0, "step-00000020": None}
 
 
-def test_stopping_early_asks_for_no_checkpoint(train_scores, tmp_path):
+def test_early_stopping_requests_no_checkpoint(train_scores, tmp_path):
     train_scores(tmp_path, [EarlyStopping("score", patience=9, mode="min"), ModelSaver().when(Every(epochs=3))])
     assert steps(tmp_path) == of(15, 20)
     assert not (tmp_path / "checkpoints" / "best-score").exists()
 
 
-def test_stopping_early_works_without_a_workdir(train_scores):
+def test_early_stopping_works_without_a_workdir(train_scores):
     assert train_scores(None, [EarlyStopping("score", mode="min", patience=1)]).epoch == 3
 
 
-def test_the_value_that_was_measured_before_the_step_says_when(tmp_path):
+def test_the_manifest_says_when_the_value_was_measured(tmp_path):
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Loop([MinSaver("val_score")], model=model, optimizer=optimizer, workdir=tmp_path) as run:
@@ -111,7 +111,7 @@ def test_the_value_that_was_measured_before_the_step_says_when(tmp_path):
     assert (measured["value"], measured["step"], measured["iteration"]) == (0.5, 3, 3)
 
 
-def test_a_run_resumes_from_a_best_that_was_measured_in_an_iteration(tmp_path):
+def test_a_run_resumes_from_a_best_checkpoint_measured_within_an_iteration(tmp_path):
     def go(workdir, batches, **options):
         torch.manual_seed(0)
         model = torch.nn.Linear(1, 1)
@@ -144,7 +144,7 @@ def test_a_run_resumes_from_a_best_that_was_measured_in_an_iteration(tmp_path):
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("schedule", [None, Every(steps=2), Every(steps=3)])
-def test_a_limit_counts_the_checkpoint_of_the_end(train_scores, tmp_path, number, schedule):
+def test_max_to_keep_counts_the_checkpoint_at_the_end(train_scores, tmp_path, number, schedule):
     saver = ModelSaver(max_to_keep=number)
     train_scores(tmp_path, [saver if schedule is None else saver.when(schedule)])
     assert len(steps(tmp_path)) == number
@@ -152,18 +152,18 @@ def test_a_limit_counts_the_checkpoint_of_the_end(train_scores, tmp_path, number
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_keep_checkpoint_max_counts_the_checkpoint_of_the_end(train_scores, tmp_path, number):
+def test_keep_checkpoint_max_counts_the_checkpoint_at_the_end(train_scores, tmp_path, number):
     config = CheckpointConfig(save_checkpoint_steps=1, keep_checkpoint_max=number)
     train_scores(tmp_path, [ModelCheckpoint(config=config)])
     assert len(steps(tmp_path)) == number
 
 
-def test_a_backup_is_one_checkpoint(train_scores, tmp_path):
+def test_a_backup_is_a_single_checkpoint(train_scores, tmp_path):
     train_scores(tmp_path, [BackupAndRestore(save_freq=3)])
     assert steps(tmp_path) == of(20)
 
 
-def test_a_limit_counts_the_checkpoint_of_a_stop_and_the_run_resumes_from_it(train_scores, tmp_path):
+def test_max_to_keep_counts_the_checkpoint_of_a_stop(train_scores, tmp_path):
     saver = ModelSaver(max_to_keep=2).when(Every(steps=2))
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -179,7 +179,7 @@ def test_a_limit_counts_the_checkpoint_of_a_stop_and_the_run_resumes_from_it(tra
     assert len(steps(tmp_path)) == 2
 
 
-def test_a_limit_deletes_nothing_that_another_saver_keeps(train_scores, tmp_path):
+def test_a_limit_does_not_delete_checkpoints_of_other_savers(train_scores, tmp_path):
     savers = [
         ModelSaver(max_to_keep=1),
         ModelSaver(max_to_keep=2, tag="odd").when(Every(steps=7)),
@@ -187,5 +187,5 @@ def test_a_limit_deletes_nothing_that_another_saver_keeps(train_scores, tmp_path
         MaxSaver("score", filename="most"),
     ]
     train_scores(tmp_path, savers, scores=(9.0, *SCORES))
-    assert steps(tmp_path) == of(5, 14, 15, 21, 25)  # the most, one of "odd", the least, another of "odd", and the end
+    assert steps(tmp_path) == of(5, 14, 15, 21, 25)  # the maximum, one of "odd", the minimum, another of "odd", and the end
     assert manifest(tmp_path, "best-score")["tags"]

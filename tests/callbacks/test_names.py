@@ -9,7 +9,7 @@ import hookpoint
 from hookpoint import Callback, callbacks, monitors
 from hookpoint._exports import ALSO_CALLBACKS, CALLBACKS, MONITORS
 
-# What callbacks are made with.
+# Exports that are not callbacks themselves.
 NO_CALLBACKS = [
     "BinaryClassificationStats",
     "CheckpointConfig",
@@ -26,7 +26,7 @@ def test_names_are_listed_once_and_sorted(package, exports):
 
 
 @pytest.mark.parametrize("package", [callbacks, monitors], ids=lambda package: package.__name__)
-def test_every_name_is_there_and_lives_in_a_file_of_its_name(package):
+def test_every_name_is_defined_in_a_module_of_the_same_name(package):
     for name in package.__all__:
         thing = getattr(package, name)
         if isinstance(thing, type):
@@ -34,19 +34,19 @@ def test_every_name_is_there_and_lives_in_a_file_of_its_name(package):
             assert thing.__module__.rpartition(".")[2].replace("_", "") == name.lower()
 
 
-def test_monitors_are_found_among_callbacks_too():
+def test_monitors_can_be_imported_from_callbacks():
     classes = [name for name in monitors.__all__ if isinstance(getattr(monitors, name), type)]
     assert len(classes) >= 6
     assert all(getattr(callbacks, name) is getattr(monitors, name) for name in classes)
 
 
 @pytest.mark.parametrize("package", [callbacks, monitors], ids=lambda package: package.__name__)
-def test_another_name_is_not_there(package):
+def test_an_unknown_name_raises(package):
     with pytest.raises(AttributeError, match=f"{package.__name__} has no 'Nothing'"):
         package.Nothing  # noqa: B018
 
 
-def test_wrappers_and_base_classes_are_found_among_callbacks_too():
+def test_wrappers_and_base_classes_can_be_imported_from_callbacks():
     for name in ALSO_CALLBACKS:
         assert getattr(callbacks, name) is getattr(hookpoint, name)
     assert {"LambdaCallback", "PeriodicTrigger"} <= set(ALSO_CALLBACKS)
@@ -59,14 +59,14 @@ def test_wrappers_and_base_classes_are_found_among_callbacks_too():
         ("LearningRateMonitor", "a Runner logs learning_rate automatically; in your own loop, call run.log(learning_rate=...)"),
     ],
 )
-def test_the_names_of_others_say_where_to_find_it(name, where):
+def test_names_of_other_libraries_raise_with_a_hint(name, where):
     for package in (hookpoint, callbacks):
         with pytest.raises(AttributeError) as caught:
             getattr(package, name)
         assert str(caught.value) == f"{package.__name__} has no '{name}': {where}"
 
 
-def test_using_every_name_imports_no_other_package():
+def test_using_every_name_imports_no_third_party_package():
     program = """
 import sys
 before = set(sys.modules)

@@ -1,4 +1,4 @@
-"""Runs whose step never moves: epochs without batches, an optimizer that the run does not know, scikit-learn."""
+"""Runs whose step stays 0: epochs without batches, an optimizer unknown to the run, scikit-learn."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Weights(torch.nn.Module):
 
 
 def by_epochs(run, model, epoch):
-    """Train without batches: nothing tells the run of a step."""
+    """Train without batches: the run sees no step."""
     model.value.data.fill_(float(epoch))
 
 
 def by_unknown_optimizer(run, model, epoch):
-    """Train in batches, with an optimizer that is not the run's."""
+    """Train in batches with an optimizer that the run does not know."""
     for _ in run.batches(range(2)):
         with torch.no_grad():
             model.value.fill_(float(epoch))
@@ -55,7 +55,7 @@ def train_without_steps(workdir, callbacks, how=by_epochs, scores=SCORES, log="s
 
 
 def folders(workdir):
-    """Return the checkpoints of a workdir, the oldest first, as (name, epoch, value of the weight)."""
+    """Return the checkpoints of a workdir from oldest to newest, as (name, epoch, value of the weight)."""
     from safetensors.torch import load_file
 
     found = []
@@ -83,7 +83,7 @@ def test_the_best_epoch_is_kept(tmp_path, how, saver, best):
 @WAYS
 def test_the_k_best_epochs_are_kept(tmp_path, how):
     train_without_steps(tmp_path, [TopKSaver("score", k=2)], how, scores=[3.0, 1.0, 4.0, 2.0, 9.0])
-    assert [epoch for name, epoch, _ in folders(tmp_path) if name.startswith("step-")] == [2, 4, 5]  # and the end
+    assert [epoch for name, epoch, _ in folders(tmp_path) if name.startswith("step-")] == [2, 4, 5]  # the last epoch is the end
 
 
 @WAYS
@@ -114,7 +114,7 @@ def test_weights_are_averaged(how):
     assert ema.updates == len(expected) - 1
 
 
-def test_averages_resume_where_they_were(tmp_path):
+def test_averages_are_resumed(tmp_path):
     whole, ema = SwapEMAWeights(0.5), SwapEMAWeights(0.5)
     train_without_steps(None, [whole], by_unknown_optimizer, scores=[0.0] * 4)
     train_without_steps(tmp_path, [SwapEMAWeights(0.5), ModelSaver()], by_unknown_optimizer, scores=[0.0] * 2)
@@ -131,7 +131,7 @@ def test_limits_count_epochs(tmp_path, saver):
 
 
 @WAYS
-def test_a_run_resumes_from_its_newest_epoch_and_ends_as_if_it_had_not_stopped(tmp_path, how):
+def test_a_resumed_run_ends_like_an_uninterrupted_run(tmp_path, how):
     train_without_steps(tmp_path / "whole", [MinSaver("score"), ModelSaver()], how)
     train_without_steps(tmp_path / "cut", [MinSaver("score"), ModelSaver()], how, scores=SCORES[:2])
     run, _ = train_without_steps(tmp_path / "cut", [MinSaver("score"), ModelSaver()], how)
@@ -142,7 +142,7 @@ def test_a_run_resumes_from_its_newest_epoch_and_ends_as_if_it_had_not_stopped(t
     assert rows[0] == rows[1]
 
 
-def test_lines_after_the_checkpoint_are_cut_by_their_moment(tmp_path):
+def test_rows_after_the_resumed_checkpoint_are_removed(tmp_path):
     train_without_steps(tmp_path, [ModelSaver()])
     run = json.loads((tmp_path / "run.json").read_text())
     assert run["step"] == 0
@@ -152,7 +152,7 @@ def test_lines_after_the_checkpoint_are_cut_by_their_moment(tmp_path):
     assert rows == [(1, 0, 3.0), (2, 0, 2.0), (3, 0, 1.0)]
 
 
-def test_what_was_saved_after_the_checkpoint_that_is_resumed_is_moved_aside(tmp_path):
+def test_checkpoints_after_the_resumed_checkpoint_are_moved(tmp_path):
     train_without_steps(tmp_path, [MinSaver("score"), ModelSaver()])
     first = tmp_path / "checkpoints" / "step-00000000-2"
     train_without_steps(tmp_path, [MinSaver("score"), ModelSaver()], scores=SCORES[:2], resume=str(first))
@@ -161,7 +161,7 @@ def test_what_was_saved_after_the_checkpoint_that_is_resumed_is_moved_aside(tmp_
     assert sorted(moved) == ["best-score", "step-00000000-3", "step-00000000-4", "step-00000000-5"]
 
 
-def test_scikit_learn_keeps_its_best_epoch(tmp_path):
+def test_scikit_learn_keeps_the_best_epoch(tmp_path):
     linear_model = pytest.importorskip("sklearn.linear_model")
     import numpy as np
 
@@ -190,7 +190,7 @@ def test_scikit_learn_keeps_its_best_epoch(tmp_path):
     assert (model.regressor.coef_ == kept[2]).all()
 
 
-def test_a_value_of_an_earlier_epoch_is_not_taken_for_one_of_now(tmp_path, caplog):
+def test_a_value_of_an_earlier_epoch_is_not_current(tmp_path, caplog):
     saver = MinSaver("score").when(Every(epochs=2))
     with Loop([saver], model=Weights(), workdir=tmp_path) as run:
         for epoch in run.epochs(2):

@@ -10,17 +10,17 @@ from hookpoint.run_folder.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(("n", "steps", "epoch"), [(0, 0, 0), (1, 1, 1), (3, 3, 1), (4, 4, 2), (15, 15, 5), (99, 15, 5)])
-def test_it_stops_after_so_many_steps(train, n, steps, epoch):
+def test_the_run_stops_after_n_steps(train, n, steps, epoch):
     run = train([MaxSteps(n)], epochs=5)
     assert (run.step, run.epoch) == (steps, epoch)
 
 
 @pytest.mark.parametrize(("n", "complete"), [(3, True), (4, False), (6, True)])
-def test_an_epoch_whose_last_step_it_is_is_complete(train, n, complete):
+def test_a_stop_at_the_last_step_of_an_epoch_completes_the_epoch(train, n, complete):
     assert train([MaxSteps(n)], epochs=5).epoch_complete is complete
 
 
-def test_where_nobody_knows_how_many_batches_there_are():
+def test_the_run_stops_when_the_number_of_batches_is_unknown():
     with Loop([MaxSteps(4)]) as run:
         for _ in run.epochs(3):
             for _ in run.batches(iter(range(3))):
@@ -28,20 +28,20 @@ def test_where_nobody_knows_how_many_batches_there_are():
     assert run.step == 4
 
 
-def test_more_steps_go_on(train, disk):
+def test_a_stopped_run_continues_with_a_larger_n(train, disk):
     assert train([MaxSteps(4), ModelSaver()], epochs=5, store=disk).step == 4
     assert train([MaxSteps(4), ModelSaver()], epochs=5, store=disk).step == 4
     assert train([MaxSteps(7), ModelSaver()], epochs=5, store=disk).step == 7
 
 
-def test_a_resumed_run_that_has_had_its_steps_says_so(train, disk, caplog):
+def test_a_resumed_run_with_no_steps_left_warns(train, disk, caplog):
     train([MaxSteps(4), ModelSaver()], epochs=5, store=disk)
     assert not caplog.records
     train([MaxSteps(4), ModelSaver()], epochs=5, store=disk)
     assert caplog.messages == ["MaxSteps: already at step 4, nothing to train; raise n to resume"]
 
 
-def test_a_second_run_counts_anew():
+def test_a_second_run_counts_from_scratch():
     loop = Loop([MaxSteps(2)])
     for _ in range(2):
         with loop as run:
@@ -50,7 +50,7 @@ def test_a_second_run_counts_anew():
         assert run.step == 2
 
 
-def test_in_a_runner_steps_are_optimizer_steps_and_a_complete_epoch_is_validated():
+def test_a_runner_counts_optimizer_steps_and_validates_a_complete_epoch():
     class Seen(Callback):
         reads = ("val_loss",)
 
@@ -74,11 +74,11 @@ def test_in_a_runner_steps_are_optimizer_steps_and_a_complete_epoch_is_validated
 
 
 @pytest.mark.parametrize("n", [-1, 1.5, True, None, "3"])
-def test_mistakes_are_refused(n):
+def test_an_invalid_n_raises(n):
     with pytest.raises(ValueError, match="n must be an integer >= 0"):
         MaxSteps(n)
 
 
-def test_the_run_is_finished(train_public, tmp_path):
+def test_the_status_of_the_run_is_finished(train_public, tmp_path):
     train_public([MaxSteps(4)], epochs=5, workdir=tmp_path)
     assert (RunFolder(tmp_path).status, RunFolder(tmp_path).reason) == ("finished", "MaxSteps: 4 steps are done")

@@ -17,7 +17,7 @@ from hookpoint.core.errors import NothingToSaveTo
 
 @pytest.fixture(autouse=True)
 def watchful(monkeypatch):
-    """Look at the file with every step: tests are quicker than a second."""
+    """Check the file at every step, because tests take less than a second."""
     monkeypatch.setattr(on_request_exit, "CHECK_SECONDS", 0.0)
 
 
@@ -38,17 +38,17 @@ def test_a_signal_stops_the_run_after_the_step(train, disk):
     assert disk.saved == [(2, ["stop"])]
 
 
-def test_the_run_goes_on_from_there(train, disk):
+def test_a_stopped_run_resumes(train, disk):
     train([OnRequestExit(sig=signal.SIGUSR2)], epochs=2, step=at(2, kill(signal.SIGUSR2)), store=disk)
     assert train([OnRequestExit(sig=signal.SIGUSR2)], epochs=2, store=disk).step == 6
 
 
-def test_a_signal_between_iterations_counts_at_the_end_of_the_epoch(train):
+def test_a_signal_between_iterations_stops_the_run_at_the_end_of_the_epoch(train):
     sends = on("on_train_epoch_end")(lambda run: os.kill(os.getpid(), signal.SIGUSR2))
     assert train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2), sends], epochs=2).step == 3
 
 
-def test_a_run_that_failed_puts_the_old_handler_back(train):
+def test_the_old_handler_is_restored_after_an_error(train):
     before = signal.getsignal(signal.SIGUSR2)
     with pytest.raises(ZeroDivisionError):
         train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)], epochs=2, step=at(2, lambda: 1 / 0))
@@ -56,7 +56,7 @@ def test_a_run_that_failed_puts_the_old_handler_back(train):
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_several_of_them_put_the_old_handler_back(train, number):
+def test_several_callbacks_restore_the_old_handler(train, number):
     before = signal.getsignal(signal.SIGUSR2)
     several = [OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2) for _ in range(number)]
     for _ in range(2):
@@ -64,7 +64,7 @@ def test_several_of_them_put_the_old_handler_back(train, number):
         assert signal.getsignal(signal.SIGUSR2) is before
 
 
-def test_a_handler_that_was_installed_during_the_run_stays(train):
+def test_a_handler_installed_during_the_run_is_kept(train):
     before, own = signal.getsignal(signal.SIGUSR2), lambda *_: None
     try:
         train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)], step=at(2, lambda: signal.signal(signal.SIGUSR2, own)))
@@ -73,21 +73,21 @@ def test_a_handler_that_was_installed_during_the_run_stays(train):
         signal.signal(signal.SIGUSR2, before)
 
 
-def test_a_second_run_hears_it_again(train):
+def test_a_second_run_handles_the_signal_again(train):
     callback = OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)
     for _ in range(2):
         assert train([callback], epochs=2, step=at(2, kill(signal.SIGUSR2))).step == 2
     assert train([callback], epochs=2).step == 6
 
 
-def test_the_loops_own_signals_are_left_to_the_loop_which_saves_now(train, disk):
+def test_a_signal_of_the_loop_is_handled_by_the_loop(train, disk):
     with pytest.raises(SystemExit) as caught:
         train([OnRequestExit()], epochs=2, step=at(2, kill(signal.SIGTERM)), store=disk)
     assert caught.value.code == 143
     assert disk.saved == [(2, ["signal"])]
 
 
-def test_without_saving(train, disk):
+def test_without_save_ckpt_nothing_is_saved(train, disk):
     run = train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)], epochs=2, step=at(2, kill(signal.SIGUSR2)), store=disk)
     assert run.step == 2
     assert disk.saved == []
@@ -101,24 +101,24 @@ def test_a_file_stops_the_run_and_is_deleted(train, tmp_path):
     assert not file.exists()
 
 
-def test_a_file_of_another_name(train, tmp_path):
+def test_the_file_can_have_another_name(train, tmp_path):
     file = tmp_path / "stop"
     assert train([OnRequestExit(save_ckpt=False, file="stop")], epochs=2, step=at(4, file.touch), workdir=tmp_path).step == 4
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: path.mkdir(), os.mkfifo])
-def test_what_is_no_file_of_ones_own_does_not_count(train, tmp_path, make):
+def test_a_link_folder_or_fifo_is_ignored(train, tmp_path, make):
     make(tmp_path / "REQUEST_EXIT.tmp")
     assert train([OnRequestExit(save_ckpt=False)], epochs=2, workdir=tmp_path).step == 6
 
 
-def test_a_file_of_another_user_does_not_count(train, tmp_path, monkeypatch):
+def test_a_file_of_another_user_is_ignored(train, tmp_path, monkeypatch):
     (tmp_path / "REQUEST_EXIT.tmp").touch()
     monkeypatch.setattr(on_request_exit.os, "geteuid", lambda: -5)
     assert train([OnRequestExit(save_ckpt=False)], epochs=2, workdir=tmp_path).step == 6
 
 
-def test_a_file_that_cannot_be_deleted_stops_it_all_the_same(train, tmp_path, monkeypatch, caplog):
+def test_a_file_that_cannot_be_deleted_stops_the_run_with_a_warning(train, tmp_path, monkeypatch, caplog):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
@@ -128,15 +128,15 @@ def test_a_file_that_cannot_be_deleted_stops_it_all_the_same(train, tmp_path, mo
     assert "REQUEST_EXIT.tmp: Permission denied; this file will also stop the next run" in caplog.text
 
 
-def test_the_file_is_looked_at_once_a_second(train, tmp_path, monkeypatch):
+def test_the_file_is_checked_at_most_once_per_check_seconds(train, tmp_path, monkeypatch):
     monkeypatch.setattr(on_request_exit, "CHECK_SECONDS", 1000.0)
     looks = []
     monkeypatch.setattr(on_request_exit, "_is_own_file", lambda path: looks.append(path))
     train([OnRequestExit(save_ckpt=False)], batches=50, workdir=tmp_path)
-    assert len(looks) == 2  # at the first step, and at the end of the epoch
+    assert len(looks) == 2  # at the first step and at the end of the epoch
 
 
-def test_outside_the_main_thread_it_says_that_it_hears_nothing(train, caplog):
+def test_outside_the_main_thread_the_signal_is_ignored_with_a_warning(train, caplog):
     steps = []
     thread = threading.Thread(
         target=lambda: steps.append(train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)], epochs=2).step)
@@ -148,7 +148,7 @@ def test_outside_the_main_thread_it_says_that_it_hears_nothing(train, caplog):
     assert caplog.messages == ["OnRequestExit cannot handle SIGUSR2: only the main thread receives signals"]
 
 
-def test_saving_needs_a_place(train):
+def test_saving_without_a_store_raises(train):
     with pytest.raises(NothingToSaveTo, match="OnRequestExit has nowhere to save to"):
         train([OnRequestExit()], epochs=2)
 
@@ -167,12 +167,12 @@ def test_saving_needs_a_place(train):
         ({"file": ""}, "must be the name of a file"),
     ],
 )
-def test_mistakes_are_refused(options, says):
+def test_invalid_arguments_raise(options, says):
     with pytest.raises(ValueError, match=says):
         OnRequestExit(**options)
 
 
-def test_a_real_process_that_is_asked_to_exit_goes_on_later(tmp_path):
+def test_a_real_process_stops_on_a_signal_and_resumes_later(tmp_path):
     program = f"""
 import os, signal, sys
 from hookpoint import Loop

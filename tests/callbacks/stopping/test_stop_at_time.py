@@ -14,7 +14,7 @@ from hookpoint.core.schedule import clocks
 
 @pytest.fixture
 def clock(clock, monkeypatch):
-    """A clock of the machine, and of training."""
+    """A clock for both the time of day and the training time."""
     clock.now = 1000.0
     monkeypatch.setattr(clocks, "perf_counter", clock)
     monkeypatch.setattr(stop_at_time.time, "time", clock)
@@ -23,7 +23,7 @@ def clock(clock, monkeypatch):
 
 @pytest.fixture
 def train_by_tens(train, clock):
-    """Train two epochs of ten steps, each of which takes ten seconds."""
+    """Train two epochs of ten steps that take ten seconds each."""
 
     def step(run, batch):
         clock.now += 10.0
@@ -45,7 +45,7 @@ def train_by_tens(train, clock):
         (StopAtTime(0), 0),
     ],
 )
-def test_it_stops_when_the_time_is_over(train_by_tens, callback, steps):
+def test_the_run_stops_when_the_time_is_over(train_by_tens, callback, steps):
     assert train_by_tens([callback]).step == steps
 
 
@@ -64,12 +64,12 @@ def test_training_time_counts_across_a_resume(train_by_tens, clock, disk):
     assert train_by_tens([StopAtTime(seconds=120), ModelSaver()], store=disk).step == 12
 
 
-def test_a_run_that_has_had_its_time_stops_at_once(train_by_tens, disk):
+def test_a_resumed_run_with_no_time_left_stops_at_once(train_by_tens, disk):
     for _ in range(2):
         assert train_by_tens([StopAtTime(seconds=50), ModelSaver()], store=disk).step == 5
 
 
-def test_at_a_time_of_day(train_by_tens, clock):
+def test_the_run_stops_at_a_time_of_day(train_by_tens, clock):
     moment = datetime.datetime.fromtimestamp(1035.0)
     assert train_by_tens([StopAtTime(until=moment)]).step == 4
     clock.now = 1000.0
@@ -80,21 +80,21 @@ def test_at_a_time_of_day(train_by_tens, clock):
     assert train_by_tens([StopAtTime(until=aware)]).step == 0
 
 
-def test_whichever_comes_first(train_by_tens, clock):
+def test_the_run_stops_at_whichever_limit_comes_first(train_by_tens, clock):
     until = datetime.datetime.fromtimestamp(1035.0)
     assert train_by_tens([StopAtTime(seconds=20, until=until)]).step == 2
     clock.now = 1000.0
     assert train_by_tens([StopAtTime(seconds=200, until=until)]).step == 4
 
 
-def test_with_the_real_clock():
+def test_the_real_clock_is_used():
     with Loop([StopAtTime(seconds=0.05)]) as run:
         for _ in run.batches(range(1000)):
             time.sleep(0.01)
     assert run.step < 100
 
 
-def test_the_reason(train_by_tens):
+def test_the_reason_contains_the_limit(train_by_tens):
     run = train_by_tens([StopAtTime(seconds=30)])
     assert run._verdicts.reason == "StopAtTime: reached 30 seconds of training"
     run = train_by_tens([StopAtTime(until=datetime.datetime(1970, 1, 1), name="mine")])
@@ -112,6 +112,6 @@ def test_the_reason(train_by_tens):
         ({"until": 5}, "until must be a time, got 5"),
     ],
 )
-def test_mistakes_are_refused(given, says):
+def test_invalid_arguments_raise(given, says):
     with pytest.raises(ValueError, match=says):
         StopAtTime(**given)

@@ -21,12 +21,12 @@ class Ends(Callback):
         self.points.append("run")
 
 
-def test_while_losses_are_numbers_it_does_nothing(train_on_losses):
+def test_finite_losses_do_not_stop_the_run(train_on_losses):
     assert train_on_losses([TerminateOnNaN()], [1.0, 0.0, -5.0], epochs=2).step == 6
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, torch.tensor(math.nan), (0.5, math.nan)])
-def test_it_stops_after_the_step_and_the_end_points_run(train_on_losses, bad):
+def test_a_nonfinite_loss_stops_the_run_and_end_points_still_fire(train_on_losses, bad):
     ends = Ends()
     run = train_on_losses([TerminateOnNaN(), ends], [1.0, bad, 1.0], epochs=2)
     assert run.step == 2
@@ -35,23 +35,23 @@ def test_it_stops_after_the_step_and_the_end_points_run(train_on_losses, bad):
     assert run._verdicts.reason == f"TerminateOnNaN: the loss is {value} at step 2"
 
 
-def test_it_may_raise_instead(train_on_losses):
+def test_raise_error_raises_instead_of_stopping(train_on_losses):
     with pytest.raises(NonFiniteLoss):
         train_on_losses([TerminateOnNaN(raise_error=True)], [math.nan], epochs=2)
 
 
-def test_without_any_loss_it_says_so(train_on_losses):
+def test_a_run_without_a_loss_raises(train_on_losses):
     with pytest.raises(MissingMetric, match=r"^TerminateOnNaN reads 'loss'"):
         train_on_losses([TerminateOnNaN()], [None], epochs=2)
 
 
-def test_a_second_run_starts_anew(train_on_losses):
+def test_a_second_run_starts_from_scratch(train_on_losses):
     callback = TerminateOnNaN()
     assert train_on_losses([callback], [math.nan], epochs=2).step == 1
     assert train_on_losses([callback], [1.0], epochs=2).step == 2
 
 
-def test_in_a_runner():
+def test_a_nonfinite_loss_stops_a_runner():
     model, data = torch.nn.Linear(1, 1), torch.ones(8, 1)
     data[5] = math.nan
     batches = [(part, part) for part in data.split(2)]
@@ -62,7 +62,7 @@ def test_in_a_runner():
 
 @pytest.mark.parametrize("callback", [TerminateOnNaN, LossMonitor])
 @pytest.mark.parametrize("loss", [("mse", 0.5), {"kind": "mse", "value": 0.5}, "mse"])
-def test_what_is_no_number_among_the_losses_is_refused_at_its_step(train, callback, loss):
+def test_a_loss_that_contains_a_string_raises_at_its_step(train, callback, loss):
     def step(run, batch):
         run.loss = loss
 

@@ -30,12 +30,12 @@ def run_with(collector, workdir, net, epochs=2):
     }
 
 
-def test_the_newest_of_all_embedding_tables_are_in_the_projector(tmp_path):
+def test_the_projector_contains_the_newest_embedding_tables(tmp_path):
     written = run_with(callbacks.EmbeddingCollector(metadata={"tokens": list("abcd")}), tmp_path, model())
     assert written == {"tokens.weight": ([[2.0] * 3] * 4, list("abcd")), "bags.weight": ([[2.0] * 3] * 2, None)}
 
 
-def test_a_schedule_and_a_pattern_choose(tmp_path):
+def test_a_schedule_and_a_pattern_select_what_is_written(tmp_path):
     collector = callbacks.EmbeddingCollector("head", max_rows=2).when(Every(epochs=2))
     assert run_with(collector, tmp_path, model(), epochs=3) == {"head.weight": ([[2.0] * 3] * 2, None)}
 
@@ -44,7 +44,7 @@ def test_a_schedule_and_a_pattern_choose(tmp_path):
     ("text", "lines"),
     [("a\nb\nc\nd\n", ["a", "b"]), ("word\tcount\na\t1\nb\t2\nc\t3\nd\t4\n", ["word\tcount", "a\t1", "b\t2"])],
 )
-def test_labels_from_a_file_with_and_without_a_header(tmp_path, text, lines):
+def test_labels_are_read_from_a_file_with_or_without_a_header(tmp_path, text, lines):
     (tmp_path / "labels.tsv").write_text(text)
     collector = callbacks.EmbeddingCollector("tokens", metadata={"tokens": tmp_path / "labels.tsv"}, max_rows=2)
     assert run_with(collector, tmp_path / "run", model())["tokens.weight"][1] == lines
@@ -62,12 +62,12 @@ def test_labels_from_a_file_with_and_without_a_header(tmp_path, text, lines):
         ({"metadata": {"tokens": "none.tsv"}}, model(), r"none.tsv cannot be read: No such file"),
     ],
 )
-def test_what_cannot_be_collected_is_refused_before_the_run(arguments, net, text):
+def test_invalid_layers_and_labels_raise_before_the_run(arguments, net, text):
     with pytest.raises(errors.HookpointError, match=text), Loop([callbacks.EmbeddingCollector(**arguments)], model=net):
         pass
 
 
-def test_a_file_with_uneven_lines_is_refused(tmp_path):
+def test_a_label_file_with_uneven_lines_raises(tmp_path):
     (tmp_path / "labels.tsv").write_text("a\tb\n1\n")
     collector = callbacks.EmbeddingCollector(metadata={"tokens": tmp_path / "labels.tsv"})
     with pytest.raises(errors.BadLoop, match="have different numbers of columns"), Loop([collector], model=model()):
@@ -77,12 +77,12 @@ def test_a_file_with_uneven_lines_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"), [({"metadata": ["a"]}, "must map module names to labels"), ({"max_rows": 0}, "max_rows must be")]
 )
-def test_bad_arguments(arguments, text):
+def test_invalid_arguments_raise(arguments, text):
     with pytest.raises(errors.BadArgument, match=text):
         callbacks.EmbeddingCollector(**arguments)
 
 
-def test_weights_and_random_numbers_stay(tmp_path):
+def test_weights_and_random_numbers_are_not_changed(tmp_path):
     net = model()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     random = torch.get_rng_state()

@@ -11,7 +11,7 @@ from hookpoint.core.loop.loop import Loop
 
 @pytest.fixture
 def train_with(recorder):
-    """Train with these summaries; return the run, and the rows that a monitor got."""
+    """Train with these summaries; return the run and the rows that a monitor received."""
 
     def go(callback, *, epochs=2, batches=4, **summaries):
         monitor = recorder()
@@ -26,7 +26,7 @@ def train_with(recorder):
     return go
 
 
-def test_each_function_is_called_at_the_end_of_each_epoch(train_with):
+def test_each_summary_is_computed_at_the_end_of_each_epoch(train_with):
     numbers = iter(range(100))
     run, rows = train_with(MergeAllSummaries(), count=lambda: next(numbers), fixed=lambda: 0.5)
     assert rows == [("value", 4, {"count": 0.0, "fixed": 0.5}), ("value", 8, {"count": 1.0, "fixed": 0.5})]
@@ -44,7 +44,7 @@ def test_a_period_adds_steps(train_with):
     ]
 
 
-def test_a_schedule_replaces_both(train_with):
+def test_a_schedule_replaces_epochs_and_the_period(train_with):
     called = []
     train_with(MergeAllSummaries(period=3).when(Every(epochs=2)), epochs=4, count=lambda: called.append(1) or 1)
     assert len(called) == 2
@@ -59,27 +59,27 @@ def test_an_epoch_cut_short_has_no_summaries():
     assert "x" not in run.metrics
 
 
-def test_a_value_may_be_a_tensor(train_with):
+def test_a_summary_can_be_a_tensor(train_with):
     run, _ = train_with(MergeAllSummaries(), norm=lambda: torch.ones(4).norm())
     assert run.metrics["norm"] == 2.0
 
 
-def test_a_function_may_send_something_else_instead(train_with):
+def test_a_summary_that_returns_none_is_not_logged(train_with):
     run, rows = train_with(MergeAllSummaries(), weights=lambda: None)
     assert rows == []
     assert "weights" not in run.metrics
 
 
-def test_a_value_that_is_no_scalar_is_refused_by_its_name(train_with):
+def test_the_error_for_a_summary_that_is_not_a_scalar_names_it(train_with):
     with pytest.raises(BadValue, match=r"'weights' has shape \(3,\)"):
         train_with(MergeAllSummaries(), weights=lambda: torch.ones(3))
 
 
-def test_without_functions_nothing_is_logged(train_with):
+def test_without_summaries_nothing_is_logged(train_with):
     assert train_with(MergeAllSummaries(period=1))[1] == []
 
 
-def test_a_function_may_register_another():
+def test_a_summary_can_register_another_summary():
     with Loop([MergeAllSummaries()]) as run:
         run.summary("first", lambda: run.summary("second", lambda: 2.0) or 1.0)
         for _ in run.epochs(2):
@@ -89,10 +89,10 @@ def test_a_function_may_register_another():
 
 
 @pytest.mark.parametrize("period", [-1, 1.5, "3"])
-def test_a_period_that_means_nothing_is_refused(period):
+def test_an_invalid_period_raises(period):
     with pytest.raises(ValueError, match=r"MergeAllSummaries.*period"):
         MergeAllSummaries(period=period)
 
 
-def test_a_step_without_a_period_does_not_call_it():
+def test_without_a_period_the_callback_listens_at_no_point_of_a_step():
     assert Loop([MergeAllSummaries()]).hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is None

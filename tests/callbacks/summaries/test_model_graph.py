@@ -39,7 +39,7 @@ def same(before, after):
     return states and before[1:4] == after[1:4] and torch.equal(before[4], after[4])
 
 
-def test_it_has_the_graph_and_the_words():
+def test_a_graph_contains_the_nodes_and_the_text_of_the_model():
     graph = ModelGraph.of(Net(), (torch.rand(2, 1, 5, 5),))
     nodes = GraphDef.FromString(graph.graph_def).node
     assert any("Conv2d[conv]" in node.name for node in nodes)
@@ -47,7 +47,7 @@ def test_it_has_the_graph_and_the_words():
     assert isinstance(graph, str)
 
 
-def test_nothing_is_disturbed(capsys):
+def test_tracing_changes_nothing(capsys):
     model = Net()
     model.conv.weight.grad = torch.ones_like(model.conv.weight)
     before = everything(model)
@@ -58,7 +58,7 @@ def test_nothing_is_disturbed(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_nothing_is_disturbed_where_it_fails(capsys):
+def test_tracing_that_fails_changes_nothing(capsys):
     class Fails(Net):
         def forward(self, x):
             super().forward(x)
@@ -72,7 +72,7 @@ def test_nothing_is_disturbed_where_it_fails(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_checks_above_can_fail():
+def test_the_comparison_detects_changes():
     model = Net()
     before = everything(model)
     model.eval()
@@ -84,14 +84,14 @@ def test_the_checks_above_can_fail():
     assert not same(before, everything(model))
 
 
-def test_what_the_model_logs_is_dropped():
+def test_values_logged_by_the_model_are_dropped():
     with Loop(extra_callbacks=[], monitors=[]) as run:
         ModelGraph.of(Net(), (torch.rand(2, 1, 5, 5),))
         assert hookpoint.current_run() is run
     assert "seen" not in run.metrics
 
 
-def test_outputs_may_be_a_dict():
+def test_outputs_can_be_a_dict():
     class Dict(torch.nn.Module):
         def forward(self, x):
             return {"logits": x * 2}
@@ -99,7 +99,7 @@ def test_outputs_may_be_a_dict():
     assert GraphDef.FromString(ModelGraph.of(Dict(), (torch.ones(2),)).graph_def).node
 
 
-def test_arguments_by_keyword_are_put_in_order():
+def test_keyword_arguments_are_converted_to_positional_arguments():
     class Takes(torch.nn.Module):
         def forward(self, ids, mask=None, *, flag=False, **others): ...
 
@@ -111,7 +111,7 @@ def test_arguments_by_keyword_are_put_in_order():
             as_positional(Takes(), (1,), kwargs)
 
 
-def test_a_gap_cannot_be_put_in_order():
+def test_a_keyword_argument_after_a_gap_raises():
     class Takes(torch.nn.Module):
         def forward(self, ids, mask=None, labels=None): ...
 

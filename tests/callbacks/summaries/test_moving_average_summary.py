@@ -13,7 +13,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Slow:
-    """A value on a device that says who waited for it."""
+    """A value on a device that records which threads waited for it."""
 
     def __init__(self, value):
         self.value = value
@@ -26,7 +26,7 @@ class Slow:
 
 @pytest.fixture
 def train_on_values(train):
-    """Log these values, and another that is always the same."""
+    """Log these values as `loss`, and a constant as `other`."""
 
     def go(callbacks, values, *, log_every=1):
         return train(callbacks, batches=values, step=lambda run, value: run.log(loss=value, other=1.0), log_every=log_every)
@@ -41,7 +41,7 @@ def expected(values, decay):
     return total / weight
 
 
-def test_the_average_of_each_scalar_comes_with_each_log_step(train_on_values, recorder):
+def test_each_log_step_contains_the_average_of_each_scalar(train_on_values, recorder):
     monitor = recorder()
     train_on_values([MovingAverageSummary(decay=0.5), monitor], [4.0, 2.0, 8.0])
     assert monitor.steps == [
@@ -51,19 +51,19 @@ def test_the_average_of_each_scalar_comes_with_each_log_step(train_on_values, re
     ]
 
 
-def test_what_is_averaged_are_the_means_of_log_steps(train_on_values, recorder):
+def test_the_means_of_log_steps_are_averaged(train_on_values, recorder):
     monitor = recorder()
     train_on_values([MovingAverageSummary(decay=0.75), monitor], [1.0, 3.0, 6.0, 8.0, 100.0], log_every=2)
     assert [row["loss/ema"] for _, row in monitor.steps] == [2.0, pytest.approx(expected([2, 7], 0.75))]
 
 
-def test_names_limit_it(train_on_values, recorder):
+def test_names_limit_what_is_averaged(train_on_values, recorder):
     monitor = recorder()
     train_on_values([MovingAverageSummary(["loss", "absent"]), monitor], [1.0])
     assert set(monitor.steps[0][1]) == {"loss", "other", "loss/ema"}
 
 
-def test_one_name_may_be_given_as_it_is():
+def test_names_can_be_a_single_string():
     assert MovingAverageSummary("loss").names == {"loss"}
 
 
@@ -75,7 +75,7 @@ def test_validation_is_not_averaged(recorder):
     assert monitor.steps == []
 
 
-def test_a_mean_that_is_not_finite_is_left_out(train_on_values, recorder):
+def test_nonfinite_means_are_left_out(train_on_values, recorder):
     monitor = recorder()
     train_on_values([MovingAverageSummary(decay=0.5), monitor], [math.nan, 4.0, math.inf, 2.0])
     averages = [row["loss/ema"] for _, row in monitor.steps]
@@ -95,7 +95,7 @@ def test_the_training_thread_waits_for_no_value(train_on_values, recorder):
     assert threading.get_ident() not in threads
 
 
-def test_values_on_a_device_and_floats_give_the_same_averages(train_on_values, recorder):
+def test_tensors_and_floats_give_the_same_averages(train_on_values, recorder):
     numbers = torch.rand(50, dtype=torch.float64)
     as_tensors, as_floats = recorder(), recorder()
     train_on_values([MovingAverageSummary(), as_tensors], list(numbers), log_every=5)
@@ -103,7 +103,7 @@ def test_values_on_a_device_and_floats_give_the_same_averages(train_on_values, r
     assert as_tensors.steps == as_floats.steps
 
 
-def test_nothing_waits_and_nothing_grows_where_nobody_reads(train_on_values):
+def test_unread_values_are_not_waited_for_and_do_not_accumulate(train_on_values):
     values = [Slow(1.0) for _ in range(3000)]
     callback = MovingAverageSummary(["loss"])
     run = train_on_values([callback], values)
@@ -112,7 +112,7 @@ def test_nothing_waits_and_nothing_grows_where_nobody_reads(train_on_values):
     assert callback._averages["loss"]._previous is None
 
 
-def test_a_long_chain_that_nobody_has_read_can_be_read():
+def test_a_long_chain_of_unread_averages_can_be_read():
     average = None
     for _ in range(5000):
         average = Average(average, PendingOne(), 0.95)
@@ -127,7 +127,7 @@ class PendingOne:
         return 1.0
 
 
-def test_several_threads_may_read_one_average():
+def test_several_threads_can_read_the_same_average():
     average = None
     for _ in range(2000):
         average = Average(average, PendingOne(), 0.5)
@@ -140,7 +140,7 @@ def test_several_threads_may_read_one_average():
     assert results == [1.0] * 8
 
 
-def test_its_state_continues_the_average(train_on_values, recorder):
+def test_a_loaded_state_continues_the_average(train_on_values, recorder):
     values = [5.0, 1.0, 7.0, 3.0, 9.0]
     whole = recorder()
     train_on_values([MovingAverageSummary(), whole], values)
@@ -155,24 +155,24 @@ def test_its_state_continues_the_average(train_on_values, recorder):
     assert [row for _, row in rest.steps] == [row for _, row in whole.steps[2:]]
 
 
-def test_its_state_is_plain_floats(train_on_values):
+def test_the_state_contains_plain_floats(train_on_values):
     callback = MovingAverageSummary(decay=0.5)
     train_on_values([callback], [torch.tensor(4.0), torch.tensor(2.0)])
     assert callback.state_dict() == {"sums": {"loss": [2.0, 0.75], "other": [0.75, 0.75]}}
 
 
-def test_a_second_run_starts_afresh(train_on_values, recorder):
+def test_a_second_run_starts_from_scratch(train_on_values, recorder):
     callback, monitor = MovingAverageSummary(), recorder()
     train_on_values([callback], [100.0])
     train_on_values([callback, monitor], [1.0])
     assert monitor.steps[0][1]["loss/ema"] == 1.0
 
 
-def test_a_step_does_not_call_it():
+def test_the_callback_listens_at_no_point_of_a_step():
     assert Loop([MovingAverageSummary()]).hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is None
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, 2, math.nan])
-def test_a_decay_that_means_nothing_is_refused(decay):
+def test_an_invalid_decay_raises(decay):
     with pytest.raises(ValueError, match=f"got {decay}"):
         MovingAverageSummary(decay=decay)

@@ -24,7 +24,7 @@ def sgd():
 
 @pytest.fixture
 def train_with_an_update(train):
-    """Train with a step every `accumulate` batches; return the steps and batches at which the function was called."""
+    """Train with a step every `accumulate` batches; return the steps and iterations at which the function was called."""
 
     def go(optimizer, *, accumulate=1, callback=None):
         called = []
@@ -42,20 +42,20 @@ def train_with_an_update(train):
     return go
 
 
-def test_after_each_step_of_an_optimizer_with_hooks(train_with_an_update):
+def test_updates_run_after_each_step_of_an_optimizer_with_hooks(train_with_an_update):
     assert train_with_an_update(sgd()) == [(step, step - 1) for step in range(1, 7)]
 
 
-def test_once_per_window_where_gradients_are_gathered(train_with_an_update):
+def test_updates_run_once_per_accumulated_step(train_with_an_update):
     assert train_with_an_update(sgd(), accumulate=3) == [(1, 2), (2, 5)]
 
 
 @pytest.mark.parametrize("optimizer", [None, PlainOptimizer()])
-def test_after_each_batch_where_steps_are_batches(train_with_an_update, optimizer):
+def test_updates_run_after_each_batch_without_optimizer_hooks(train_with_an_update, optimizer):
     assert train_with_an_update(optimizer) == [(step, step) for step in range(1, 7)]
 
 
-def test_the_weights_have_changed_by_then():
+def test_updates_see_the_changed_weights():
     optimizer, seen = sgd(), []
     (weight,) = optimizer.param_groups[0]["params"]
     with Loop([RunUpdateOps()], optimizer=optimizer) as run:
@@ -65,7 +65,7 @@ def test_the_weights_have_changed_by_then():
     assert seen == [-1.0, -2.0, -3.0]
 
 
-def test_in_the_order_they_came():
+def test_updates_run_in_the_order_of_registration():
     called = []
     with Loop([RunUpdateOps()]) as run:
         run.update_op(lambda: called.append("a"))
@@ -75,7 +75,7 @@ def test_in_the_order_they_came():
     assert called == ["a", "b", "a", "b"]
 
 
-def test_one_that_is_registered_late_is_called_from_then_on():
+def test_a_late_update_runs_from_then_on():
     called = []
     with Loop([RunUpdateOps()]) as run:
         for batch in run.batches(range(4)):
@@ -84,7 +84,7 @@ def test_one_that_is_registered_late_is_called_from_then_on():
     assert called == [3, 4]
 
 
-def test_model_stop_training_still_stops_a_run_in_which_one_was_registered():
+def test_stop_training_stops_a_run_with_a_late_update():
     class Stop(Callback):
         def on_train_iter_end(self, run):
             run.model.stop_training = run.step == 4
@@ -98,7 +98,7 @@ def test_model_stop_training_still_stops_a_run_in_which_one_was_registered():
     assert batches == [0, 1, 2, 3]
 
 
-def test_with_two_iterators_over_one_pass():
+def test_a_late_update_runs_with_nested_iteration_over_a_pass():
     called = []
     with Loop([RunUpdateOps()]) as run:
         batches = run.batches(range(8))
@@ -109,7 +109,7 @@ def test_with_two_iterators_over_one_pass():
     assert called == [3, 4, 5, 6, 7, 8]
 
 
-def test_a_subclass_with_a_handler_of_its_own_is_called_without_any_function():
+def test_a_subclass_with_its_own_handler_is_called_without_updates():
     class Counts(RunUpdateOps):
         steps = 0
 
@@ -123,7 +123,7 @@ def test_a_subclass_with_a_handler_of_its_own_is_called_without_any_function():
     assert counts.steps == 3
 
 
-def test_a_loader_that_registers_one_as_it_ends_is_asked_once_for_its_end():
+def test_an_update_registered_at_the_end_of_the_loader_fetches_no_more():
     fetched = []
 
     def loader(run):
@@ -140,7 +140,7 @@ def test_a_loader_that_registers_one_as_it_ends_is_asked_once_for_its_end():
     assert fetched == [0, 1, None]
 
 
-def test_a_pass_stays_closed_if_handlers_are_resolved_again_at_its_end():
+def test_a_closed_pass_stays_closed_when_handlers_are_refreshed():
     class Refreshes(Callback):
         def on_train_epoch_end(self, run):
             loop_of(run).refresh()
@@ -154,7 +154,7 @@ def test_a_pass_stays_closed_if_handlers_are_resolved_again_at_its_end():
         assert list(iterator) == []
 
 
-def test_not_in_validation():
+def test_updates_do_not_run_in_validation():
     called = []
     with Loop([RunUpdateOps()]) as run:
         run.update_op(lambda: called.append(1))
@@ -163,14 +163,14 @@ def test_not_in_validation():
     assert called == []
 
 
-def test_the_same_callback_serves_one_kind_of_loop_after_another(train_with_an_update):
+def test_a_callback_can_be_reused_with_another_kind_of_optimizer(train_with_an_update):
     callback = RunUpdateOps()
     assert len(train_with_an_update(sgd(), callback=callback)) == 6
     assert len(train_with_an_update(None, callback=callback)) == 6
     assert len(train_with_an_update(sgd(), callback=callback)) == 6
 
 
-def test_a_function_that_fails_ends_the_run():
+def test_an_update_that_fails_ends_the_run():
     with pytest.raises(ZeroDivisionError) as caught, Loop([RunUpdateOps()]) as run:
         run.update_op(lambda: 1 / 0)
         for _ in run.batches(range(3)):

@@ -88,7 +88,7 @@ def steps(events):
     return [event.step for event in events]
 
 
-# What TensorBoard reads back
+# Contents of TensorBoard files
 
 
 def check_events(events, collected):
@@ -106,12 +106,12 @@ def check_events(events, collected):
     assert any("Linear[head]" in node.name for node in events.Graph().node)
 
 
-def test_a_runners_collection_is_there_in_tensorboard(tmp_path):
+def test_tensorboard_reads_the_data_of_a_runner(tmp_path):
     make([SummaryCollector(collect_freq=4)], monitors=[TFEventWriter()], workdir=tmp_path).fit(data(), epochs=2)
     check_events(read(tmp_path), [1, 4, 8, 12])
 
 
-def test_so_is_that_of_a_loop_of_ones_own(tmp_path):
+def test_tensorboard_reads_the_data_of_your_own_loop(tmp_path):
     own_loop([SummaryCollector(collect_freq=4)], data(9), monitors=[TFEventWriter()], workdir=tmp_path)
     check_events(read(tmp_path), [1, 4, 8])
 
@@ -142,7 +142,7 @@ def test_scalars_are_those_of_the_step():
     ],
     ids=["tensor", "several", "tuple", "dict", "float"],
 )
-def test_losses_of_all_kinds(loss, value):
+def test_losses_of_all_kinds_are_collected(loss, value):
     monitor = Monitor()
     with Loop([SummaryCollector()], extra_callbacks=[], monitors=[monitor]) as run:
         for _ in run.batches([1]):
@@ -150,7 +150,7 @@ def test_losses_of_all_kinds(loss, value):
     assert [(step, float(found)) for step, found in monitor.of("scalars", "loss/auto")] == [(1, value)]
 
 
-def test_weights_are_those_after_the_step_and_gradients_those_it_used():
+def test_weights_are_taken_after_the_step_and_gradients_before_it():
     monitor, weights, gradients = Monitor(), [], []
 
     def sees(model):
@@ -168,7 +168,7 @@ def test_weights_are_those_after_the_step_and_gradients_those_it_used():
             assert (numpy.asarray(values) == seen[step - 1].numpy()).all()
 
 
-def test_expressions_say_which_parameters():
+def test_regular_expressions_select_parameters():
     monitor = Monitor()
     chosen = {"histogram_regular": "bias$", "gradient_regular": "^head"}
     make([SummaryCollector(collect_specified_data=chosen)], monitors=[monitor]).fit(data(2), epochs=1)
@@ -179,7 +179,7 @@ def test_expressions_say_which_parameters():
     ]
 
 
-def test_only_what_is_specified_without_the_default_action():
+def test_without_the_default_action_only_specified_data_is_collected():
     monitor = Monitor()
     collector = SummaryCollector(collect_specified_data={"collect_metric": True}, keep_default_action=False)
     own_loop([collector], data(2), monitors=[monitor])
@@ -187,14 +187,14 @@ def test_only_what_is_specified_without_the_default_action():
     assert {"loss/auto", "learning_rate/auto"} <= set(monitor.names("scalars"))
 
 
-def test_with_accumulation_a_step_is_collected_once_and_with_the_gradients_of_the_window():
+def test_an_accumulated_step_is_collected_once():
     monitor = Monitor()
     make([SummaryCollector(collect_freq=2)], monitors=[monitor], accumulate=3).fit(data(12), epochs=1)
     for name in ("weights/conv.weight", "gradients/conv.weight"):
         assert [step for step, _ in monitor.of("histogram", name)] == [1, 2, 4]
 
 
-def test_a_parameter_without_a_gradient_is_left_out():
+def test_a_parameter_without_a_gradient_has_no_gradient_histogram():
     model, monitor = Net(), Monitor()
     model.conv.weight.requires_grad_(False)
     make([SummaryCollector()], monitors=[monitor], model=model).fit(data(1), epochs=1)
@@ -204,7 +204,7 @@ def test_a_parameter_without_a_gradient_is_left_out():
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_scaled_gradients_are_shown_unscaled(fused):
+def test_scaled_gradients_are_collected_without_their_scale(fused):
     monitor, model = Monitor(), Net()
     optimizer = torch.optim.Adam(model.parameters(), fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -217,7 +217,7 @@ def test_scaled_gradients_are_shown_unscaled(fused):
     assert (numpy.asarray(values) == seen.numpy()).all()
 
 
-def test_weights_that_are_not_finite_do_not_stop_the_writer(tmp_path, caplog):
+def test_nonfinite_weights_do_not_stop_the_writer(tmp_path, caplog):
     def spoils(model):
         with torch.no_grad():
             model.conv.bias.fill_(torch.nan)
@@ -232,10 +232,10 @@ def test_weights_that_are_not_finite_do_not_stop_the_writer(tmp_path, caplog):
     assert caplog.messages == []
 
 
-# Nothing is disturbed
+# Side effects
 
 
-def test_training_is_the_same_with_and_without_it():
+def test_training_is_bitwise_the_same_with_a_collector():
     results = []
     for collectors in ([], [SummaryCollector(collect_freq=2)]):
         runner = make(collectors, monitors=[Monitor()])
@@ -249,7 +249,7 @@ def test_training_is_the_same_with_and_without_it():
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 99])
-def test_it_leaves_no_hook_and_keeps_nothing_alive(fails_at):
+def test_no_hook_and_no_batch_is_left_after_a_run(fails_at):
     class Fails(Callback):
         def on_train_iter_begin(self, run):
             if run.iteration == fails_at:
@@ -266,7 +266,7 @@ def test_it_leaves_no_hook_and_keeps_nothing_alive(fails_at):
     assert collector._gradients == {}
 
 
-def test_the_first_batch_is_let_go_of():
+def test_the_first_batch_is_released():
     batches = data(4)
     seen, is_gone = weakref.ref(batches[0][0]), []
 
@@ -278,7 +278,7 @@ def test_the_first_batch_is_let_go_of():
     assert is_gone == [False, True, True, True]
 
 
-def test_the_optimizer_is_watched_only_for_gradients():
+def test_step_begins_are_observed_only_for_gradients():
     def listens(collector):
         return Loop([collector], extra_callbacks=[], monitors=[]).hooks.dispatch("on_step_begin", mode="train") is not None
 
@@ -286,7 +286,7 @@ def test_the_optimizer_is_watched_only_for_gradients():
     assert not listens(SummaryCollector(collect_specified_data={"collect_metric": True}, keep_default_action=False))
 
 
-def test_what_the_graph_calls_is_no_training():
+def test_the_graph_is_traced_in_eval_mode():
     calls = []
 
     class Counts(Net):
@@ -299,7 +299,7 @@ def test_what_the_graph_calls_is_no_training():
     assert calls.count(False) > 0
 
 
-def test_a_validation_before_training_is_not_taken_for_the_first_batch():
+def test_validation_before_training_is_not_taken_for_the_first_batch():
     monitor, model = Monitor(), Net()
     with Loop([SummaryCollector()], model=model, extra_callbacks=[], monitors=[monitor]) as run:
         for x, _ in run.batches(data(1, size=2), mode="val"):
@@ -309,10 +309,10 @@ def test_a_validation_before_training_is_not_taken_for_the_first_batch():
     assert [numpy.asarray(image).shape for _, image in monitor.of("image")] == [(4, 8, 8, 1)]
 
 
-# What cannot be
+# Missing data and errors
 
 
-def test_a_model_that_cannot_be_traced_is_left_out_with_one_line(caplog, capsys):
+def test_a_model_that_cannot_be_traced_is_reported_once(caplog, capsys):
     class Odd(Net):
         def forward(self, x):
             if not self.training:
@@ -327,7 +327,7 @@ def test_a_model_that_cannot_be_traced_is_left_out_with_one_line(caplog, capsys)
     assert capsys.readouterr().out == ""
 
 
-def test_a_model_called_by_keyword_only_is_left_out_with_one_line(caplog):
+def test_a_model_called_only_by_keyword_is_reported(caplog):
     class Keyword(Net):
         def forward(self, *, x):
             return super().forward(x)
@@ -339,7 +339,7 @@ def test_a_model_called_by_keyword_only_is_left_out_with_one_line(caplog):
     assert "the model cannot be traced, so there is no graph: it is called with x by keyword" in caplog.text
 
 
-def test_without_an_optimizer_there_are_no_gradients_and_one_line(caplog):
+def test_without_an_optimizer_gradients_are_left_out_with_a_warning(caplog):
     monitor, model = Monitor(), Net()
     with Loop([SummaryCollector()], model=model, extra_callbacks=[], monitors=[monitor]) as run:
         for x, _ in run.batches(data(2)):
@@ -348,7 +348,7 @@ def test_without_an_optimizer_there_are_no_gradients_and_one_line(caplog):
     assert monitor.names("histogram") == [f"weights/{name}" for name in PARAMETERS[:5]]
 
 
-def test_without_a_model_there_are_scalars():
+def test_without_a_model_scalars_are_collected():
     monitor = Monitor()
     with Loop([SummaryCollector(collect_freq=2)], extra_callbacks=[], monitors=[monitor], log_every=0) as run:
         for batch in run.batches([1.0, 2.0, 3.0, 4.0]):
@@ -356,18 +356,18 @@ def test_without_a_model_there_are_scalars():
     assert [step for step, _ in monitor.of("scalars", "loss/auto")] == [1, 2, 4]
 
 
-def test_an_expression_that_fits_nothing_is_refused_with_the_names():
+def test_a_regular_expression_without_a_match_raises():
     with pytest.raises(BadLoop, match=r"'fc' matches no parameter, so no weights are collected\.\n  known     conv\.weight, "):
         make([SummaryCollector(collect_specified_data={"histogram_regular": "fc"})]).fit(data(1), epochs=1)
 
 
 @pytest.mark.parametrize("freq", [0, -1, 1.5, True, "3"])
-def test_mistakes_are_refused(freq):
+def test_an_invalid_collect_freq_raises(freq):
     with pytest.raises(ValueError, match="collect_freq must be an integer"):
         SummaryCollector(collect_freq=freq)
 
 
-def test_a_folder_is_refused(tmp_path):
+def test_a_summary_dir_raises(tmp_path):
     with pytest.raises(ValueError, match="monitors write to the run's workdir") as caught:
         SummaryCollector("./summary")
     assert "leave     summary_dir out, and give the Runner or Loop workdir='./summary'" in str(caught.value)
@@ -377,7 +377,7 @@ def test_a_folder_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_resumed_run_sends_everything_once(tmp_path, accumulate, cut_off):
+def test_a_resumed_run_writes_everything_once(tmp_path, accumulate, cut_off):
     class Cuts(Callback):
         def on_train_iter_begin(self, run):
             if run.iteration == 5:
@@ -398,7 +398,7 @@ def test_a_resumed_run_sends_everything_once(tmp_path, accumulate, cut_off):
     assert events.Graph().node
 
 
-def test_a_second_run_collects_anew():
+def test_a_second_run_collects_from_scratch():
     collector = SummaryCollector()
     for _ in range(2):
         monitor = Monitor()
@@ -408,7 +408,7 @@ def test_a_second_run_collects_anew():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_on_a_gpu_no_step_waits(tmp_path):
+def test_no_step_waits_for_a_gpu(tmp_path):
     chosen = {"collect_graph": False, "histogram_regular": "."}
     collector = SummaryCollector(collect_freq=2, collect_specified_data=chosen)
     runner = make([collector], monitors=[TFEventWriter()], workdir=tmp_path, device="cuda", strict_sync=True)
@@ -420,7 +420,7 @@ def test_on_a_gpu_no_step_waits(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_there_is_a_graph_too(tmp_path):
+def test_the_graph_of_a_model_on_a_gpu_is_traced(tmp_path):
     make([SummaryCollector()], monitors=[TFEventWriter()], workdir=tmp_path, device="cuda").fit(data(), epochs=1)
     assert any("Linear[head]" in node.name for node in read(tmp_path).Graph().node)
 
@@ -428,30 +428,30 @@ def test_on_a_gpu_there_is_a_graph_too(tmp_path):
 NAMES = [f"layer{number}.{kind}" for number in range(4) for kind in ("weight", "bias")]
 
 
-def test_everything_unless_told_otherwise():
+def test_by_default_everything_is_collected():
     assert CollectedData.of(None, True) == CollectedData(True, True, True, FIRST, FIRST)
     assert CollectedData.of({}, True) == CollectedData.of(None, True)
 
 
-def test_what_is_named_is_changed():
+def test_only_the_specified_settings_change():
     data = CollectedData.of({"collect_graph": False, "histogram_regular": "bias"}, True)
     assert data == CollectedData(True, False, True, "bias", FIRST)
 
 
-def test_without_the_default_action_only_what_is_named():
+def test_without_the_default_action_only_specified_data_is_set():
     data = CollectedData.of({"collect_metric": True, "gradient_regular": "^layer1"}, False)
     assert data == CollectedData(True, False, False, None, "^layer1")
     assert CollectedData.of(None, False) == CollectedData(False, False, False, None, None)
 
 
-def test_the_first_five_parameters_or_those_an_expression_is_found_in():
+def test_the_first_five_or_the_matching_parameters_are_selected():
     assert selected(FIRST, NAMES) == NAMES[:5]
     assert selected("bias$", NAMES) == [f"layer{number}.bias" for number in range(4)]
     assert selected("weight|2", NAMES)[-2:] == ["layer2.bias", "layer3.weight"]
 
 
 @pytest.mark.parametrize("key", ["collect_train_lineage", "collect_eval_lineage", "collect_dataset_graph", "collect_landscape"])
-def test_what_is_not_collected_here_may_be_switched_off(key):
+def test_unsupported_data_can_only_be_turned_off(key):
     assert CollectedData.of({key: False}, True) == CollectedData()
     with pytest.raises(ValueError, match=f"'{key}': True}} is not supported"):
         CollectedData.of({key: True}, True)
@@ -466,6 +466,6 @@ def test_what_is_not_collected_here_may_be_switched_off(key):
         ({"gradient_regular": 5}, "is not a regular expression"),
     ],
 )
-def test_wrong_data_is_refused(given, message):
+def test_invalid_collected_data_raises(given, message):
     with pytest.raises(ValueError, match=message):
         CollectedData.of(given, True)

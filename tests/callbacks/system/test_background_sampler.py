@@ -7,11 +7,11 @@ import pytest
 
 from hookpoint.callbacks.system._background_sampler import Sampler
 
-SOON = 5.0  # seconds that nothing here takes unless it is broken
+SOON = 5.0  # seconds; a working test waits much less
 
 
 class Source:
-    """Something to sample: each reading waits until it is let through."""
+    """A source of samples: each reading waits until the test releases it."""
 
     def __init__(self):
         self.asked, self.go, self.taken = threading.Event(), threading.Semaphore(0), []
@@ -48,7 +48,7 @@ def sampler(source):
     assert not sampler._thread.is_alive()
 
 
-def test_samples_come_while_it_is_on(sampler, source):
+def test_samples_are_taken_while_the_sampler_is_on(sampler, source):
     assert not source.asked.wait(0.05)
     sampler.turn(on=True)
     source.wait_until_asked()
@@ -57,7 +57,7 @@ def test_samples_come_while_it_is_on(sampler, source):
     assert source.taken == [{0: 50.0}]
 
 
-def test_a_sample_that_is_being_read_when_it_is_turned_off_is_dropped(sampler, source):
+def test_a_sample_in_progress_is_dropped_when_the_sampler_is_turned_off(sampler, source):
     sampler.turn(on=True)
     source.wait_until_asked()
     sampler.turn(on=False)
@@ -70,7 +70,7 @@ def test_a_sample_that_is_being_read_when_it_is_turned_off_is_dropped(sampler, s
     assert source.taken == [{0: 50.0}]
 
 
-def test_turning_it_on_twice_changes_nothing(sampler, source):
+def test_turning_the_sampler_on_twice_changes_nothing(sampler, source):
     sampler.turn(on=True)
     source.wait_until_asked()
     sampler.turn(on=True)
@@ -78,7 +78,7 @@ def test_turning_it_on_twice_changes_nothing(sampler, source):
     assert source.added.wait(SOON)
 
 
-def test_no_sample_comes_before_its_time(source):
+def test_no_sample_is_taken_before_its_time(source):
     sampler = Sampler("Mine", source.read, source.add, seconds=3600)
     sampler.turn(on=True)
     sampler.turn(on=False)
@@ -88,7 +88,7 @@ def test_no_sample_comes_before_its_time(source):
     assert not sampler._thread.is_alive()
 
 
-def test_a_failure_is_said_once_and_ends_it(sampler, source, caplog):
+def test_a_failure_is_reported_once_and_ends_the_sampler(sampler, source, caplog):
     source.error = OSError("the driver is gone")
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
         sampler.turn(on=True)

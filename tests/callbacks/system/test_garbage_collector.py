@@ -14,14 +14,14 @@ from hookpoint.callbacks.system import garbage_collector
 
 @pytest.fixture(autouse=True)
 def as_it_was(request):
-    """Have the collector on when a test begins, and as it was when it ends."""
+    """Turn the collector on before each test, and check that the test restores it."""
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.enable()
     yield
     assert gc.isenabled()
     assert gc.get_threshold() == thresholds
     if "unfrozen" not in request.fixturenames:
-        assert frozen // 2 <= gc.get_freeze_count() <= frozen  # objects that are freed leave it
+        assert frozen // 2 <= gc.get_freeze_count() <= frozen  # freed objects reduce the count
 
 
 def is_frozen():
@@ -30,7 +30,7 @@ def is_frozen():
 
 @pytest.fixture
 def unfrozen():
-    """Have nothing frozen when a test begins; when it ends, have the suite's objects frozen again."""
+    """Unfreeze all objects before a test, and freeze those of the suite again after it."""
     gc.unfreeze()
     yield
     assert not is_frozen()
@@ -39,7 +39,7 @@ def unfrozen():
 
 @pytest.fixture
 def collected(monkeypatch):
-    """What was collected, generation by generation."""
+    """The generation of each collection."""
     calls = []
     monkeypatch.setattr(garbage_collector.gc, "collect", lambda generation=2: calls.append(generation))
     return calls
@@ -50,13 +50,13 @@ class Circle:
         self.me = self
 
 
-def test_it_is_off_while_the_run_goes_on(train_public):
+def test_the_collector_is_off_during_a_run(train_public):
     was = []
     train_public([GarbageCollector()], epochs=2, batches=5, step=lambda run, batch: was.append(gc.isenabled()))
     assert was == [False] * 10
 
 
-def test_circles_wait_for_the_schedule(train_public):
+def test_cycles_are_collected_when_the_schedule_is_due(train_public):
     alive = []
 
     def look(run, batch):
@@ -68,17 +68,24 @@ def test_circles_wait_for_the_schedule(train_public):
     assert alive[1:] == [True, True, True, True, False, False, False]
 
 
-def test_it_collects_by_steps_and_all_at_the_end_of_epochs(train_public, collected):
+def test_a_generation_is_collected_every_n_steps_and_all_at_epoch_ends(train_public, collected):
     train_public([GarbageCollector(every=3)], epochs=2, batches=5)
-    assert collected == [2, 1, 2, 1, 1, 2]  # at the begin; steps 3; 5 is an epoch's end; 6, 9; 10
+    assert collected == [
+        2,
+        1,
+        2,
+        1,
+        1,
+        2,
+    ]  # at the beginning; step 3; the epoch end at step 5; steps 6 and 9; the epoch end at step 10
 
 
-def test_another_schedule(train_public, collected):
+def test_a_schedule_replaces_the_steps(train_public, collected):
     train_public([GarbageCollector(generation=0).when(Every(steps=5))], batches=5)
     assert collected == [2, 0, 2]
 
 
-def test_its_schedule_goes_on_after_a_resume(train_public, cut_off, collected, tmp_path):
+def test_the_schedule_continues_after_a_resume(train_public, cut_off, collected, tmp_path):
     savers = [ModelSaver().when(Every(steps=2))]
     with pytest.raises(cut_off):
         train_public([GarbageCollector(every=3), *savers], epochs=2, batches=5, workdir=tmp_path, cut_at=5)
@@ -88,7 +95,7 @@ def test_its_schedule_goes_on_after_a_resume(train_public, cut_off, collected, t
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-def test_after_an_exception_all_is_as_it_was(train_public, freeze, unfrozen):
+def test_the_collector_is_restored_after_an_exception(train_public, freeze, unfrozen):
     def look(run, batch):
         assert not gc.isenabled()
         assert is_frozen() is freeze
@@ -100,23 +107,23 @@ def test_after_an_exception_all_is_as_it_was(train_public, freeze, unfrozen):
     assert not is_frozen()
 
 
-def test_what_was_off_stays_off(train_public):
+def test_a_collector_that_was_off_stays_off(train_public):
     gc.disable()
     train_public([GarbageCollector()], epochs=2, batches=5)
     assert not gc.isenabled()
     gc.enable()
 
 
-def test_what_someone_else_froze_stays_frozen(train_public, unfrozen):
+def test_objects_frozen_before_the_run_stay_frozen(train_public, unfrozen):
     gc.freeze()
     frozen = gc.get_freeze_count()
     train_public([GarbageCollector(freeze=True)], epochs=2, batches=5)
-    assert gc.get_freeze_count() > frozen // 2  # objects that are freed leave it, and no more came
+    assert gc.get_freeze_count() > frozen // 2  # freed objects reduce the count, and no others were frozen
     assert gc.get_freeze_count() <= frozen
     gc.unfreeze()
 
 
-def test_two_of_them_and_a_run_inside_of_a_run(train_public, unfrozen):
+def test_several_callbacks_and_nested_runs_restore_the_collector(train_public, unfrozen):
     was = []
 
     def look(run, batch):
@@ -128,7 +135,7 @@ def test_two_of_them_and_a_run_inside_of_a_run(train_public, unfrozen):
     assert gc.isenabled()
 
 
-def test_an_instance_can_be_used_again(train_public):
+def test_an_instance_can_be_reused(train_public):
     callback = GarbageCollector()
     for _ in range(2):
         train_public(
@@ -142,7 +149,7 @@ def is_on(queue):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_process_collects_by_itself(train_public, unfrozen):
+def test_a_forked_process_collects_on_its_own(train_public, unfrozen):
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
 
@@ -156,6 +163,6 @@ def test_a_forked_process_collects_by_itself(train_public, unfrozen):
 
 
 @pytest.mark.parametrize("bad", [{"every": 0}, {"every": 2.5}, {"generation": 3}, {"generation": True}])
-def test_bad_arguments_are_refused(bad):
+def test_invalid_arguments_raise(bad):
     with pytest.raises(ValueError, match=r"GarbageCollector: .* must be an integer|generation must be 0, 1 or 2, got"):
         GarbageCollector(**bad)

@@ -11,7 +11,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Allocator:
-    """Stands for the counters of PyTorch's allocator, as this machine may have no GPU."""
+    """Replaces the counters of PyTorch's allocator, because this machine may have no GPU."""
 
     def __init__(self):
         self.used, self.peak, self.ready = {0: 0, 1: 0}, {0: 0, 1: 0}, True
@@ -47,7 +47,7 @@ def allocator(monkeypatch):
 
 @pytest.fixture
 def train_to_peaks(train):
-    """Train two epochs whose steps use so much memory, the second one half of it."""
+    """Train two epochs whose steps use the given peaks of memory; the second epoch uses half as much."""
 
     def go(callbacks, allocator, *, peaks=(3e6, 9e6, 1e6), **given):
         def step(run, peak):
@@ -59,13 +59,13 @@ def train_to_peaks(train):
     return go
 
 
-def test_the_peak_of_each_epoch(train_to_peaks, allocator):
+def test_the_peak_of_each_epoch_is_logged(train_to_peaks, allocator):
     run = train_to_peaks([GPUMemoryTracker(devices=[0, 1])], allocator)
     assert run.monitors.get_history("PeakMemory(MB)/gpu:0") == [(3, 9.0), (6, 4.5)]
     assert run.monitors.get_history("PeakMemory(MB)/gpu:1") == [(3, 9.001), (6, 4.501)]
 
 
-def test_the_first_device_unless_told_otherwise(train_to_peaks, allocator):
+def test_by_default_the_first_device_is_tracked(train_to_peaks, allocator):
     assert set(train_to_peaks([GPUMemoryTracker()], allocator).metrics) == {"PeakMemory(MB)/gpu:0"}
 
 
@@ -79,13 +79,13 @@ def test_validation_is_part_of_the_epoch(allocator):
     assert run.metrics["PeakMemory(MB)/gpu:0"] == 7.0
 
 
-def test_a_gpu_that_is_not_in_use_yet_has_nothing_to_set_back(train_to_peaks, allocator):
+def test_counters_are_not_reset_before_the_gpu_is_initialized(train_to_peaks, allocator):
     allocator.ready = False
     assert train_to_peaks([GPUMemoryTracker()], allocator).metrics["PeakMemory(MB)/gpu:0"] == 9.0
 
 
 @pytest.mark.parametrize(("rest", "peak"), [(1e6, 9.0), (12e6, 12.0)])
-def test_a_resumed_epoch_has_the_higher_peak_of_its_parts(train_to_peaks, cut_off, saves, allocator, disk, rest, peak):
+def test_a_resumed_epoch_has_the_highest_peak_of_its_parts(train_to_peaks, cut_off, saves, allocator, disk, rest, peak):
     with pytest.raises(cut_off):
         train_to_peaks([GPUMemoryTracker(), saves(2)], allocator, cut_at=3, store=disk)
     allocator.__init__()
@@ -93,15 +93,13 @@ def test_a_resumed_epoch_has_the_higher_peak_of_its_parts(train_to_peaks, cut_of
     assert run.monitors.get_history("PeakMemory(MB)/gpu:0")[0] == (3, peak)
 
 
-def test_a_gpu_that_is_not_there_is_refused(train_to_peaks, allocator):
+def test_a_device_that_does_not_exist_raises(train_to_peaks, allocator):
     with pytest.raises(BadLoop, match=r"GPUMemoryTracker: devices=\(7,\), but PyTorch sees 2 GPUs.\n +give +numbers below 2"):
         train_to_peaks([GPUMemoryTracker(devices=[7])], allocator)
 
 
 @pytest.mark.parametrize(("given", "said"), [({}, False), ({"devices": [0]}, True), ({"devices": (0,)}, True)])
-def test_where_there_is_no_gpu_it_does_nothing_and_says_so_once_if_one_was_asked_for(
-    train_to_peaks, monkeypatch, caplog, given, said
-):
+def test_without_a_gpu_a_warning_is_logged_only_if_devices_are_requested(train_to_peaks, monkeypatch, caplog, given, said):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for _ in range(2):
         run = train_to_peaks([GPUMemoryTracker(**given)], Allocator())
@@ -109,7 +107,7 @@ def test_where_there_is_no_gpu_it_does_nothing_and_says_so_once_if_one_was_asked
     assert caplog.messages == ["GPUMemoryTracker does nothing: no GPU found"] * said
 
 
-def test_without_torch_it_says_so_once_and_does_nothing(train_to_peaks, monkeypatch, caplog):
+def test_without_torch_a_warning_is_logged_once(train_to_peaks, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "torch", None)
     run = train_to_peaks([GPUMemoryTracker()], Allocator())
     assert dict(run.metrics) == {}
@@ -117,13 +115,13 @@ def test_without_torch_it_says_so_once_and_does_nothing(train_to_peaks, monkeypa
 
 
 @pytest.mark.parametrize("devices", [[], [-1], [0.5], ["0"], "0", [True], -1])
-def test_mistakes_are_refused(devices):
+def test_invalid_devices_raise(devices):
     with pytest.raises(ValueError, match="devices must be a list of device indices"):
         GPUMemoryTracker(devices)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_real_allocators_peak():
+def test_the_peak_of_the_real_allocator_is_measured():
     with Loop([GPUMemoryTracker()]) as run:
         for epoch in run.epochs(2):
             for _ in run.batches(range(2)):

@@ -11,7 +11,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Gpus:
-    """Two GPUs; the test says when they are looked at, and how busy they are then."""
+    """Two GPUs whose samples come from the test."""
 
     def __init__(self):
         self.is_open = False
@@ -24,7 +24,7 @@ class Gpus:
 
 
 class Sampler:
-    """A sampler that samples when the test says so."""
+    """A sampler that samples when the test calls it."""
 
     def __init__(self, owner, read, add):
         self.add, self.is_on, self.is_open = add, False, True
@@ -57,7 +57,7 @@ def gpus(monkeypatch):
 
 @pytest.fixture
 def train_sampled(train):
-    """Train with these samples, one in each step, and one of zeros after the last."""
+    """Train with these samples, one per step; a sample of zeros follows after the last step of each epoch."""
 
     def go(callbacks, *, samples=((10, 50), (20, 50), (60, 50)), **given):
         options = {"step": lambda run, sample: Sampler.sample(*sample), "epoch_end": lambda run: Sampler.sample(0, 0)}
@@ -66,7 +66,7 @@ def train_sampled(train):
     return go
 
 
-def test_the_average_of_each_epoch(train_sampled, gpus):
+def test_the_average_of_each_epoch_is_logged(train_sampled, gpus):
     run = train_sampled([GPUUtilizationTracker()], epochs=2)
     assert run.monitors.get_history("GPUUtil/0") == [(3, 30.0), (6, 30.0)]
     assert run.metrics["GPUUtil/1"] == 50.0
@@ -74,7 +74,7 @@ def test_the_average_of_each_epoch(train_sampled, gpus):
     assert not Sampler.last.is_open
 
 
-def test_validation_does_not_count(gpus):
+def test_validation_and_prediction_do_not_count(gpus):
     with Loop([GPUUtilizationTracker()]) as run:
         for _ in run.epochs(1):
             for _ in run.batches(range(2)):
@@ -94,13 +94,13 @@ def test_an_epoch_without_a_sample_has_no_value(train_sampled, gpus):
     assert dict(run.metrics) == {}
 
 
-def test_a_resumed_epoch_has_the_average_of_the_whole(train_sampled, cut_off, saves, gpus, disk):
+def test_a_resumed_epoch_has_the_average_of_the_whole_epoch(train_sampled, cut_off, saves, gpus, disk):
     with pytest.raises(cut_off):
         train_sampled([GPUUtilizationTracker(), saves(2)], cut_at=3, store=disk)
     assert not gpus.is_open
 
     class ReadOver:
-        """Data that has to be read over to find back into it, which takes its time."""
+        """Data that has to be read again up to the position of the resume, which takes time."""
 
         def __iter__(self):
             for sample in [(0, 0), (0, 0), (90, 50)]:
@@ -112,14 +112,14 @@ def test_a_resumed_epoch_has_the_average_of_the_whole(train_sampled, cut_off, sa
     assert run.metrics["GPUUtil/0"] == (10 + 20 + 90) / 3
 
 
-def test_after_an_exception_nothing_is_left_open(train_sampled, cut_off, gpus):
+def test_everything_is_closed_after_an_exception(train_sampled, cut_off, gpus):
     with pytest.raises(cut_off):
         train_sampled([GPUUtilizationTracker()], cut_at=2)
     assert not gpus.is_open
     assert not Sampler.last.is_open
 
 
-def test_devices_are_passed_on(train_sampled, gpus):
+def test_devices_are_passed_on_without_duplicates(train_sampled, gpus):
     train_sampled([GPUUtilizationTracker(devices=[1, 0, 1])])
     assert gpus.devices == (1, 0)
     train_sampled([GPUUtilizationTracker(devices=1)])
@@ -128,9 +128,7 @@ def test_devices_are_passed_on(train_sampled, gpus):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("devices", [None, [0]])
-def test_where_there_is_no_gpu_it_does_nothing_and_says_so_once_if_one_was_asked_for(
-    train_sampled, monkeypatch, caplog, devices
-):
+def test_without_a_gpu_a_warning_is_logged_only_if_devices_are_requested(train_sampled, monkeypatch, caplog, devices):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for _ in range(2):
         run = train_sampled([GPUUtilizationTracker(devices)], samples=[(), ()])
@@ -141,13 +139,13 @@ def test_where_there_is_no_gpu_it_does_nothing_and_says_so_once_if_one_was_asked
 
 
 @pytest.mark.parametrize("devices", [[], [-1], [0.5], ["0"], "0", [True], -1])
-def test_mistakes_are_refused(devices):
+def test_invalid_devices_raise(devices):
     with pytest.raises(ValueError, match="devices must be a list of device indices"):
         GPUUtilizationTracker(devices)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_at_work_is_busy():
+def test_a_working_gpu_is_busy():
     numbers = torch.rand(4096, 4096, device="cuda")
 
     def work(seconds):

@@ -16,7 +16,7 @@ def all_are_visible(monkeypatch):
 
 
 class Machine:
-    """Stands for NVIDIA's library on a machine with GPUs, of which this one may have none."""
+    """Replaces NVIDIA's library, because this machine may have no GPU."""
 
     NVMLError = pynvml.NVMLError
 
@@ -49,7 +49,7 @@ def machine(monkeypatch):
     def make(*busy, **given):
         machine = Machine(busy, **given)
         monkeypatch.setitem(sys.modules, "pynvml", machine)
-        monkeypatch.delitem(sys.modules, "torch", raising=False)  # which would know of no GPU here
+        monkeypatch.delitem(sys.modules, "torch", raising=False)  # torch would report that there is no GPU
         return machine
 
     return make
@@ -69,17 +69,17 @@ def machine(monkeypatch):
         ("nonsense", 2, []),
     ],
 )
-def test_what_cuda_leaves_visible(setting, count, seen):
+def test_visible_devices_follow_the_rules_of_cuda(setting, count, seen):
     assert visible(setting, count) == seen
 
 
-def test_all_gpus_unless_told_otherwise(machine):
+def test_by_default_all_gpus_are_read(machine):
     machine(10, 20, 30)
     gpus = open_gpus("Mine", None)
     assert gpus.utilization() == {0: 10.0, 1: 20.0, 2: 30.0}
 
 
-def test_numbers_are_those_of_this_process(machine, monkeypatch):
+def test_gpus_are_numbered_as_in_this_process(machine, monkeypatch):
     library = machine(10, 20, 30)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2,0")
     assert open_gpus("Mine", None).utilization() == {0: 30.0, 1: 10.0}
@@ -87,7 +87,7 @@ def test_numbers_are_those_of_this_process(machine, monkeypatch):
     assert library.inits == 2
 
 
-def test_torch_knows_better_where_it_uses_them(machine, monkeypatch):
+def test_torch_determines_the_numbers_if_it_uses_the_gpus(machine, monkeypatch):
     machine(10, 20, 30)
     cuda = SimpleNamespace(
         is_initialized=lambda: True,
@@ -98,45 +98,45 @@ def test_torch_knows_better_where_it_uses_them(machine, monkeypatch):
     assert open_gpus("Mine", None).utilization() == {0: 30.0, 1: 20.0}
 
 
-def test_closing_lets_go_of_the_library(machine):
+def test_close_shuts_the_library_down(machine):
     library = machine(10)
     open_gpus("Mine", None).close()
     assert library.inits == 0
 
 
-def test_a_gpu_that_is_not_there_is_refused(machine):
+def test_a_gpu_that_does_not_exist_raises(machine):
     library = machine(10, 20)
     with pytest.raises(BadLoop, match=r"Mine: devices=\(5,\), but this process sees 2 GPUs.\n  give      numbers below 2"):
         open_gpus("Mine", (5,))
     assert library.inits == 0
 
 
-def test_a_process_that_may_use_none_says_so_once(machine, monkeypatch, caplog):
+def test_no_visible_gpu_is_reported_once_if_devices_are_requested(machine, monkeypatch, caplog):
     library = machine(10)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert open_gpus("Mine", None) is None
-    assert caplog.messages == []  # nobody has asked for any
+    assert caplog.messages == []  # no devices were requested
     for _ in range(2):
         assert open_gpus("Mine", (0,)) is None
     assert caplog.messages == ["Mine does nothing: no GPU is visible to this process"]
     assert library.inits == 0
 
 
-def test_gpus_that_do_not_answer_are_left_alone(machine, caplog):
+def test_gpus_that_cannot_be_queried_are_reported(machine, caplog):
     library = machine(10, fails=True)
     assert open_gpus("Mine", None) is None
     assert caplog.messages == ["Mine does nothing: the GPUs cannot be queried (Not Supported)"]
     assert library.inits == 0
 
 
-def test_without_the_library_it_says_so_once(monkeypatch, caplog):
+def test_without_the_library_a_warning_is_logged_once(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     for _ in range(2):
         assert open_gpus("Mine", None) is None
     assert caplog.messages == ["Mine does nothing without nvidia-ml-py: pip install 'hookpoint[system]'"]
 
 
-def test_without_a_driver_it_says_so_once(caplog):
+def test_without_a_driver_a_warning_is_logged_only_if_devices_are_requested(caplog):
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

@@ -11,14 +11,14 @@ from hookpoint.callbacks import HostMemoryTracker
 from hookpoint.callbacks.system.host_memory_tracker import GB, used_bytes
 
 
-def test_free_memory_and_our_own_are_logged_each_epoch(train):
+def test_memory_in_use_and_free_memory_are_logged_each_epoch(train):
     run = train([HostMemoryTracker()], epochs=2, batches=2)
     assert [step for step, _ in run.monitors.get_history("HostMemory (GB)")] == [2, 4]
     assert 0 < run.metrics["HostMemory (GB)"] < psutil.virtual_memory().total / GB
     assert 0 < run.metrics["HostFreeMemory (GB)"] <= psutil.virtual_memory().total / GB
 
 
-def test_what_a_child_takes_counts():
+def test_memory_of_a_child_process_counts():
     before = used_bytes(psutil)
     size = 200 * 2**20
     program = f"kept = b'x' * {size}; print('ready', flush=True); input()"
@@ -31,7 +31,7 @@ def test_what_a_child_takes_counts():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells what is shared")
-def test_what_is_shared_with_a_child_counts_once():
+def test_memory_shared_with_children_counts_once():
     program = f"""
 import os, sys, time
 import psutil
@@ -56,7 +56,7 @@ for child in children:
 
 
 @pytest.mark.parametrize("error", [psutil.NoSuchProcess(1), psutil.AccessDenied(1), psutil.ZombieProcess(1)], ids=repr)
-def test_a_process_that_is_gone_or_hidden_takes_nothing(error):
+def test_a_process_that_is_gone_or_hidden_counts_as_zero(error):
     class Process:
         def memory_full_info(self):
             raise error
@@ -74,14 +74,14 @@ def test_a_process_that_is_gone_or_hidden_takes_nothing(error):
     assert used_bytes(Psutil) == 0
 
 
-def test_without_psutil_it_says_so_once_and_does_nothing(train, monkeypatch, caplog):
+def test_without_psutil_a_warning_is_logged_once(train, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "psutil", None)
     run = train([HostMemoryTracker()], epochs=3, batches=2)
     assert dict(run.metrics) == {}
     assert caplog.messages == ["HostMemoryTracker does nothing without psutil: pip install 'hookpoint[system]'"]
 
 
-def test_no_process_is_left_behind(train):
-    before = set(psutil.Process(os.getpid()).children())  # other tests share helpers that live as long as all tests
+def test_no_child_process_is_left_after_a_run(train):
+    before = set(psutil.Process(os.getpid()).children())  # helper processes shared by tests live until the end
     train([HostMemoryTracker()], batches=2)
     assert set(psutil.Process(os.getpid()).children()) <= before

@@ -28,7 +28,7 @@ def pixels(workdir, name):
 
 @pytest.fixture
 def train_outputs(train_public):
-    """Train epochs of three batches, from which `make(epoch, batch)` makes the outputs."""
+    """Train epochs of three batches; `make(epoch, batch)` returns the outputs."""
 
     def go(workdir, callbacks, *, epochs=2, make=lambda epoch, batch: torch.full((1, 1, 2, 2), batch / 4), **given):
         def step(run, batch):
@@ -39,20 +39,20 @@ def train_outputs(train_public):
     return go
 
 
-def test_each_epoch_has_the_image_of_its_last_iteration(train_outputs, tmp_path):
+def test_each_epoch_writes_the_image_of_its_last_iteration(train_outputs, tmp_path):
     train_outputs(tmp_path, [DumpTensorAsImage("outputs")])
     assert names(tmp_path) == ["outputs-ep001.png", "outputs-ep002.png"]
     assert pixels(tmp_path, "outputs-ep002.png").tolist() == [[191, 191], [191, 191]]
 
 
-def test_the_second_image_and_those_after_it_have_a_number(train_outputs, tmp_path):
+def test_further_images_are_numbered(train_outputs, tmp_path):
     make = lambda epoch, batch: torch.arange(12.0).reshape(3, 1, 2, 2)  # noqa: E731
     train_outputs(tmp_path, [DumpTensorAsImage("outputs", prefix="mine", scale=10)], epochs=1, make=make)
     assert names(tmp_path) == ["mine-ep001-1.png", "mine-ep001-2.png", "mine-ep001.png"]
     assert pixels(tmp_path, "mine-ep001-2.png").tolist() == [[80, 90], [100, 110]]
 
 
-def test_map_func_and_a_function_of_the_run(train_outputs, tmp_path):
+def test_map_func_and_a_function_of_the_run_are_applied(train_outputs, tmp_path):
     def wide(array):
         assert isinstance(array, numpy.ndarray)
         return numpy.stack([array, array, 0 * array], axis=-1)
@@ -63,7 +63,7 @@ def test_map_func_and_a_function_of_the_run(train_outputs, tmp_path):
     assert pixels(tmp_path, "half-ep001.png")[0, 0].tolist() == [127, 127, 0]
 
 
-def test_in_the_middle_of_an_epoch_the_step_is_in_the_name(train_outputs, tmp_path):
+def test_within_an_epoch_the_step_is_in_the_file_name(train_outputs, tmp_path):
     train_outputs(tmp_path, [DumpTensorAsImage("outputs").when(Every(steps=2) | Every(epochs=2))])
     assert names(tmp_path) == [
         "outputs-ep001-step2.png",
@@ -73,7 +73,7 @@ def test_in_the_middle_of_an_epoch_the_step_is_in_the_name(train_outputs, tmp_pa
     ]
 
 
-def test_a_name_that_is_no_file_name_becomes_one(train_outputs, tmp_path):
+def test_a_name_that_is_not_a_file_name_is_converted(train_outputs, tmp_path):
     make = lambda epoch, batch: {"a": torch.ones(2, 2)}  # noqa: E731
     train_outputs(tmp_path, [DumpTensorAsImage("outputs/a")], epochs=1, make=make)
     (name,) = names(tmp_path)
@@ -81,7 +81,7 @@ def test_a_name_that_is_no_file_name_becomes_one(train_outputs, tmp_path):
     assert name.endswith("-ep001.png")
 
 
-def test_tensorboard_has_them_too(train_outputs, tmp_path):
+def test_tensorboard_gets_the_images(train_outputs, tmp_path):
     make = lambda epoch, batch: torch.rand(4, 3, 8, 9)  # noqa: E731
     train_outputs(tmp_path, [DumpTensorAsImage("outputs")], monitors=[TFEventWriter()], make=make)
     images = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0}).Reload().Images("outputs")
@@ -89,7 +89,7 @@ def test_tensorboard_has_them_too(train_outputs, tmp_path):
     assert images[0].width * images[0].height == 4 * 8 * 9
 
 
-def test_in_a_runner_weights_and_inputs(tmp_path):
+def test_weights_and_inputs_of_a_runner_are_written(tmp_path):
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
     runner = Runner(
         model,
@@ -106,7 +106,7 @@ def test_in_a_runner_weights_and_inputs(tmp_path):
     assert pixels(tmp_path, "inputs-ep001-1.png").tolist() == (inputs[1, 0].double() * 255).byte().tolist()
 
 
-def test_a_resumed_run_has_the_images_it_would_have_had(train_outputs, cuts, cut_off, tmp_path):
+def test_a_resumed_run_writes_the_same_images(train_outputs, cuts, cut_off, tmp_path):
     def callbacks():
         dump = DumpTensorAsImage("outputs").when(Every(steps=1) | Every(epochs=1))
         return [dump, ModelSaver().when(Every(steps=4))]
@@ -124,17 +124,17 @@ def test_a_resumed_run_has_the_images_it_would_have_had(train_outputs, cuts, cut
     assert len(whole) == 12
 
 
-def test_what_is_no_image_ends_the_run(train_outputs, tmp_path):
+def test_a_value_that_is_not_an_image_ends_the_run(train_outputs, tmp_path):
     with pytest.raises(BadValue, match="is not an image"):
         train_outputs(tmp_path, [DumpTensorAsImage("batch")])
 
 
-def test_so_does_an_error_of_map_func(train_outputs, tmp_path):
+def test_an_error_in_map_func_ends_the_run(train_outputs, tmp_path):
     with pytest.raises(ZeroDivisionError):
         train_outputs(tmp_path, [DumpTensorAsImage("outputs", map_func=lambda array: 1 / 0)])
 
 
-def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path, monkeypatch, caplog):
+def test_without_pillow_a_warning_is_logged_once_and_nothing_is_written(train_outputs, tmp_path, monkeypatch, caplog):
     extras_of_callbacks.warn_once.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     train_outputs(tmp_path, [DumpTensorAsImage("outputs")])
@@ -153,12 +153,12 @@ def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path
         ({"tensor_name": {"mine": len}}, TypeError, "or a function: lambda run"),
     ],
 )
-def test_wrong_arguments_are_refused(given, kind, message):
+def test_invalid_arguments_raise(given, kind, message):
     with pytest.raises(kind, match=message):
         DumpTensorAsImage(**{"tensor_name": "outputs", **given})
 
 
-def test_it_needs_a_workdir(train_outputs):
+def test_a_workdir_is_required(train_outputs):
     with pytest.raises(BadLoop, match="DumpTensorAsImage needs a workdir"):
         train_outputs(None, [DumpTensorAsImage("outputs")])
 
@@ -178,17 +178,17 @@ def test_it_needs_a_workdir(train_outputs):
         ((2, 8, 9, 3), [(8, 9, 3)] * 2),
     ],
 )
-def test_images_are_found_whatever_the_layout(shape, expected):
+def test_images_are_found_in_any_layout(shape, expected):
     assert [image.shape for image in Images(numpy.zeros(shape)).each()] == expected
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 5, 8, 9), (1, 1, 3, 8, 9), (0, 3, 8, 9), (3, 0, 9)])
-def test_what_is_no_image_is_refused(shape):
+def test_an_array_that_is_not_an_image_raises(shape):
     with pytest.raises(BadValue, match="is not an image"):
         Images(numpy.zeros(shape)).each()
 
 
-def test_neither_are_words_or_complex_numbers():
+def test_complex_numbers_raise():
     with pytest.raises(BadValue, match="is not an image"):
         Images(numpy.zeros((2, 2), complex)).each()
 
@@ -205,13 +205,13 @@ def test_neither_are_words_or_complex_numbers():
         (numpy.array([[0, 1, 200]], "uint8"), 255, [[0, 1, 200]]),
     ],
 )
-def test_values_are_scaled_and_cut_off(values, scale, expected):
+def test_values_are_scaled_and_clipped(values, scale, expected):
     (image,) = Images(numpy.array(values), scale=scale).each()
     assert image.dtype == "uint8"
     assert image.tolist() == expected
 
 
-def test_map_func_makes_images_and_is_called_once():
+def test_map_func_returns_images_and_is_called_once():
     calls = []
 
     def maps(array):
@@ -224,7 +224,7 @@ def test_map_func_makes_images_and_is_called_once():
     assert calls == [(2, 4, 4)]
 
 
-def test_monitors_get_the_first_images_of_one_size():
+def test_monitors_get_the_first_images_of_the_same_size():
     assert numpy.asarray(Images(numpy.zeros((20, 3, 4, 5)))).shape == (16, 4, 5, 3)
     assert numpy.asarray(Images(numpy.zeros((4, 5)))).shape == (1, 4, 5, 1)
     mixed = Images(numpy.zeros((4, 5)), lambda array: [array, array[:2], array])
@@ -233,7 +233,7 @@ def test_monitors_get_the_first_images_of_one_size():
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (4, 6, 3)])
-def test_a_png_has_the_pixels(shape):
+def test_a_png_keeps_the_pixels(shape):
     image = numpy.random.default_rng(0).integers(0, 256, shape, "uint8")
     with Image.open(io.BytesIO(png(image))) as opened:
         assert opened.format == "PNG"

@@ -16,7 +16,7 @@ from hookpoint.core.errors import BadLoop, CompileError
 
 
 def dumps(workdir):
-    """Return what is in the files, by name."""
+    """Return the contents of all files by name."""
     found = {}
     for path in (workdir / "tensor-dumps").iterdir():
         with numpy.load(path, allow_pickle=False) as file:
@@ -44,7 +44,7 @@ def runner(workdir, *callbacks, **given):
     return Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), callbacks=callbacks, **given)
 
 
-def test_each_step_has_a_file(tmp_path):
+def test_each_step_writes_a_file(tmp_path):
     model = runner(tmp_path, DumpTensors(["loss", "batch/0", "weight", "weight.grad"])).fit(data(), epochs=1).model
     found = dumps(tmp_path)
     assert sorted(found) == [f"DumpTensor-{step}.npz" for step in range(1, 5)]
@@ -56,21 +56,21 @@ def test_each_step_has_a_file(tmp_path):
     assert moved == pytest.approx(found["DumpTensor-3.npz"]["weight"])
 
 
-def test_a_schedule_says_when(tmp_path):
+def test_a_schedule_decides_when_to_write(tmp_path):
     runner(tmp_path, DumpTensors("batch/1").when(Every(steps=3) | Every(epochs=1))).fit(data(), epochs=2)
     assert names(tmp_path) == ["DumpTensor-3.npz", "DumpTensor-4.npz", "DumpTensor-6.npz", "DumpTensor-8.npz"]
     assert numpy.array_equal(dumps(tmp_path)["DumpTensor-8.npz"]["batch/1"], data()[-1][1].numpy())
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision(precision, tmp_path):
+def test_half_precision_tensors_are_written(precision, tmp_path):
     runner(tmp_path, DumpTensors(["outputs", "weight.grad"]), precision=precision).fit(data(), epochs=1)
     found = dumps(tmp_path)["DumpTensor-1.npz"]
     assert found["outputs"].dtype == {"bf16": "float32", "fp16": "float16"}[precision]
     assert found["weight.grad"].dtype == "float32"
 
 
-def test_a_loop_of_ones_own_with_arrays_and_numbers(tmp_path):
+def test_arrays_and_numbers_of_your_own_loop_are_written(tmp_path):
     buffer = numpy.zeros(2)
     with Loop([DumpTensors({"file": "outputs", "n:1": "batch"})], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         for batch in run.batches([1, 2]):
@@ -82,13 +82,13 @@ def test_a_loop_of_ones_own_with_arrays_and_numbers(tmp_path):
     }
 
 
-def test_after_an_exception_what_was_dumped_is_there(cuts, cut_off, tmp_path):
+def test_files_are_complete_after_an_exception(cuts, cut_off, tmp_path):
     with pytest.raises(cut_off):
         runner(tmp_path, DumpTensors("loss"), cuts(3)).fit(data(), epochs=1)
     assert names(tmp_path) == ["DumpTensor-1.npz", "DumpTensor-2.npz", "DumpTensor-3.npz"]
 
 
-def test_a_resumed_run_writes_what_it_would_have_written(cuts, cut_off, tmp_path):
+def test_a_resumed_run_writes_the_same_files(cuts, cut_off, tmp_path):
     def callbacks():
         return [DumpTensors(["loss", "weight", "weight.grad"]), ModelSaver().when(Every(steps=3))]
 
@@ -106,7 +106,7 @@ def test_a_resumed_run_writes_what_it_would_have_written(cuts, cut_off, tmp_path
     assert len(found) == 8
 
 
-def test_a_checkpoint_waits_for_the_files_before_it(tmp_path):
+def test_a_checkpoint_waits_for_earlier_files(tmp_path):
     seen = []
 
     class Looks(Callback):
@@ -118,21 +118,21 @@ def test_a_checkpoint_waits_for_the_files_before_it(tmp_path):
     assert seen[0] == (2, ["DumpTensor-1.npz", "DumpTensor-2.npz"])
 
 
-def test_a_fresh_run_moves_the_files_of_the_one_before_aside(tmp_path):
+def test_a_new_run_moves_the_files_of_the_previous_run(tmp_path):
     for _ in range(2):
         runner(tmp_path, DumpTensors("loss"), ModelSaver(), resume="never").fit(data(), epochs=1)
     assert len(names(tmp_path)) == 4
     assert len(names(tmp_path / "previous" / "001")) == 4
 
 
-def test_it_can_be_used_again(tmp_path):
+def test_a_callback_can_be_reused(tmp_path):
     callback = DumpTensors("loss")
     for folder in ("one", "two"):
         runner(tmp_path / folder, callback).fit(data(), epochs=1)
     assert content(tmp_path / "one") == content(tmp_path / "two")
 
 
-def test_another_rank_has_names_of_its_own(tmp_path):
+def test_other_ranks_write_their_own_files(tmp_path):
     callback = DumpTensors("batch", ranks="all")
     with Loop([callback], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         run.rank = 1
@@ -141,19 +141,19 @@ def test_another_rank_has_names_of_its_own(tmp_path):
     assert names(tmp_path) == ["DumpTensor-1-rank1.npz"]
 
 
-def test_two_of_them_need_two_prefixes(tmp_path):
+def test_two_callbacks_with_the_same_prefix_raise(tmp_path):
     with pytest.raises(CompileError, match=r"both write DumpTensor-\.\.\. files"):
         runner(tmp_path, DumpTensors("loss"), DumpTensors("weight")).fit(data(), epochs=1)
     runner(tmp_path, DumpTensors("loss"), DumpTensors("weight", prefix="weights").when(Every(epochs=1))).fit(data(), epochs=1)
     assert names(tmp_path)[-2:] == ["DumpTensor-4.npz", "weights-4.npz"]
 
 
-def test_it_needs_a_workdir():
+def test_a_workdir_is_required():
     with pytest.raises(BadLoop, match="DumpTensors needs a workdir"):
         runner(None, DumpTensors("loss")).fit(data(), epochs=1)
 
 
-def test_what_no_file_can_hold_ends_the_run(tmp_path):
+def test_an_array_of_objects_ends_the_run(tmp_path):
     loop = Loop([DumpTensors("batch")], workdir=tmp_path, extra_callbacks=[], monitors=[])
     with pytest.raises(ValueError, match="allow_pickle"), loop as run:
         for _ in run.batches([numpy.array([{}], dtype=object)] * 3):
@@ -183,7 +183,7 @@ print(run.monitors.get_history("batch/SMA"))
 """
 
 
-def test_without_numpy_it_says_so_once_and_does_nothing_and_the_others_need_none(tmp_path):
+def test_without_numpy_nothing_is_dumped_and_other_callbacks_work(tmp_path):
     done = subprocess.run([sys.executable, "-c", WITHOUT_NUMPY, tmp_path], capture_output=True, text=True, check=True)
     says = ["DumpTensors does nothing without numpy: pip install 'hookpoint[torch]'", "step 1: batch 1", "step 2: batch 2"]
     assert done.stderr.splitlines() == says
@@ -191,7 +191,7 @@ def test_without_numpy_it_says_so_once_and_does_nothing_and_the_others_need_none
     assert not (tmp_path / "tensor-dumps").exists()
 
 
-def test_numpy_reads_it_without_pickle():
+def test_numpy_reads_the_archive_without_pickle():
     arrays = {
         "file": numpy.arange(3),
         "a/b.c": numpy.zeros((2, 0), "float16"),
@@ -205,12 +205,12 @@ def test_numpy_reads_it_without_pickle():
             assert numpy.array_equal(found[name], array)
 
 
-def test_objects_are_refused():
+def test_arrays_of_objects_raise():
     with pytest.raises(ValueError, match="allow_pickle"):
         archive({"x": numpy.array([{}], dtype=object)})
 
 
-def test_the_same_arrays_are_the_same_bytes():
+def test_equal_arrays_give_equal_bytes():
     assert archive({"x": numpy.ones(3)}) == archive({"x": numpy.ones(3)})
 
 
@@ -227,12 +227,12 @@ def test_the_same_arrays_are_the_same_bytes():
         ("größe", "gr__e"),
     ],
 )
-def test_a_key_never_leads_anywhere(name, key, tmp_path):
+def test_keys_cannot_leave_the_folder(name, key, tmp_path):
     assert archive_key(name) == key
     zipfile.ZipFile(io.BytesIO(archive({key: numpy.ones(1)}))).extractall(tmp_path / "in")
     assert (tmp_path / "in" / f"{key}.npy").resolve().is_relative_to(tmp_path / "in")
 
 
-def test_two_names_with_one_key_are_refused():
+def test_two_names_with_the_same_key_raise():
     with pytest.raises(ValueError, match="Dump: 'a:b' and 'a;b' would both be 'a_b' in the file"):
         archive_keys("Dump", ["a:b", "a;b"])

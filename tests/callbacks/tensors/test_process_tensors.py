@@ -20,7 +20,7 @@ def test_the_function_is_called_after_each_step():
     ("when", "expected"),
     [(Every(steps=2), [2, 4, 6]), (Every(epochs=1), [3, 6]), (Every(steps=1) & After(steps=5), [5, 6])],
 )
-def test_a_schedule_says_when(when, expected):
+def test_a_schedule_decides_when_to_call(when, expected):
     seen = []
     with Loop([ProcessTensors({"step": lambda run: run.step}, seen.append).when(when)], extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(2):
@@ -29,7 +29,7 @@ def test_a_schedule_says_when(when, expected):
     assert seen == expected
 
 
-def test_tensorpacks_wrapper_makes_it_rarer():
+def test_periodic_callback_makes_calls_less_frequent():
     seen = []
     inner = ProcessTensors({"step": lambda run: run.step}, seen.append)
     with Loop([PeriodicCallback(inner, every_k_steps=2)], extra_callbacks=[], monitors=[]) as run:
@@ -38,7 +38,7 @@ def test_tensorpacks_wrapper_makes_it_rarer():
     assert seen == [2, 4]
 
 
-def test_an_error_of_the_function_ends_the_run_and_it_can_be_used_again():
+def test_an_error_of_the_function_ends_the_run_and_the_callback_can_be_reused():
     def fn(batch):
         seen.append(batch)
         if len(seen) == 2:
@@ -58,12 +58,12 @@ def test_an_error_of_the_function_ends_the_run_and_it_can_be_used_again():
     assert seen == [0, 1, 0, 1, 2]
 
 
-def test_fp16_steps_that_were_left_out_are_no_steps():
+def test_skipped_fp16_steps_do_not_count():
     torch = pytest.importorskip("torch")
     seen = []
     model = torch.nn.Linear(1, 1)
     torch.nn.init.ones_(model.weight)
-    torch.nn.init.zeros_(model.bias)  # so that the loss is small, and its scaled gradients are finite but for one
+    torch.nn.init.zeros_(model.bias)  # a small loss, so that all but one of its scaled gradients are finite
     inputs = [(torch.full((2, 1), value), torch.full((2, 1), value + 0.01)) for value in (1.0, float("inf"), 2.0)]
     runner = Runner(
         model,
@@ -77,7 +77,7 @@ def test_fp16_steps_that_were_left_out_are_no_steps():
     run = runner.fit(inputs, epochs=1)
     assert [x for x, _ in seen] == [1.0, 2.0]
     assert run.step == 2
-    assert all(gradient.abs().max() < 100 for _, gradient in seen)  # of the loss, not of the scaled one
+    assert all(gradient.abs().max() < 100 for _, gradient in seen)  # of the unscaled loss
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,6 @@ def test_fp16_steps_that_were_left_out_are_no_steps():
         (lambda *, a: None, "2 values"),
     ],
 )
-def test_functions_that_could_never_be_called_are_refused(fn, message):
+def test_a_function_with_the_wrong_parameters_raises(fn, message):
     with pytest.raises(TypeError, match=message):
         ProcessTensors(["loss", "batch"], fn)

@@ -15,7 +15,7 @@ VALUES = [0.1, 0.7, 0.30000000000000004, 1.1, 0.2, 0.9, 0.6, 1e-9, 12.3]
 
 @pytest.fixture
 def train_on_values(train_public):
-    """Log the values one after the other, three in an epoch; return what came of them."""
+    """Log the values, three per epoch; return the run."""
 
     def go(callbacks, *, values=VALUES, log=lambda value: value, **given):
         def step(run, batch):
@@ -34,13 +34,13 @@ def mean(values):
 
 
 @pytest.mark.parametrize("window", [1, 2, 4, 9, 10])
-def test_the_mean_of_the_last_values_comes_every_so_many_steps(train_on_values, window):
+def test_the_mean_of_each_window_is_logged(train_on_values, window):
     run = train_on_values([SimpleMovingAverage(["loss"], window)])
     expected = [(step, mean(VALUES[step - window : step])) for step in range(window, len(VALUES) + 1, window)]
     assert run.monitors.get_history("loss/SMA") == expected
 
 
-def test_tensors_are_averaged_as_they_were_when_logged(train_on_values):
+def test_tensors_are_averaged_as_logged_even_if_they_change_later(train_on_values):
     running = torch.zeros(())
     run = train_on_values([SimpleMovingAverage(["loss"], 3)], log=lambda value: running.fill_(value))
     assert [value for _, value in run.monitors.get_history("loss/SMA")] == pytest.approx(
@@ -48,24 +48,24 @@ def test_tensors_are_averaged_as_they_were_when_logged(train_on_values):
     )
 
 
-def test_monitors_get_each_mean_at_its_step_whatever_the_log_steps(train_on_values, tmp_path):
+def test_monitors_get_each_mean_at_its_step(train_on_values, tmp_path):
     train_on_values([SimpleMovingAverage("loss", 2)], monitors=[JSONWriter()], workdir=tmp_path, log_every=5)
     rows = [row for row in read_scalars(tmp_path / "scalars.jsonl") if "loss/SMA" in row]
     assert [(row["step"], row["loss/SMA"]) for row in rows] == [(step, mean(VALUES[step - 2 : step])) for step in (2, 4, 6, 8)]
 
 
-def test_an_epoch_has_its_last_mean(train_on_values):
+def test_an_epoch_has_the_last_mean(train_on_values):
     history = History()
     train_on_values([SimpleMovingAverage("loss", 2)], monitors=[history])
     assert history.history["loss/SMA"] == [mean(VALUES[at - 2 : at]) for at in (2, 6, 8)]
 
 
-def test_savers_can_watch_it(train_on_values, tmp_path):
+def test_a_saver_can_monitor_the_mean(train_on_values, tmp_path):
     train_on_values([MinSaver("loss/SMA"), SimpleMovingAverage("loss", 3)], workdir=tmp_path)
     assert (tmp_path / "checkpoints" / "best-loss--SMA").is_dir()
 
 
-def test_steps_count_and_not_batches():
+def test_optimizer_steps_are_counted():
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
     average = SimpleMovingAverage({"x": "batch/0", "bias": "bias.grad"}, 2)
@@ -91,21 +91,21 @@ def test_a_resumed_run_has_exactly_the_same_means(train_on_values, cuts, cut_off
     assert again.monitors.get_history("loss/SMA") == whole.monitors.get_history("loss/SMA")
 
 
-def test_one_that_joins_a_run_leaves_out_the_window_it_did_not_see_begin(train_on_values, tmp_path):
+def test_an_average_added_to_a_resumed_run_skips_the_incomplete_window(train_on_values, tmp_path):
     train_on_values([ModelSaver()], workdir=tmp_path, values=VALUES[:3])
     run = train_on_values([ModelSaver(), SimpleMovingAverage("loss", 2)], workdir=tmp_path)
     assert run.monitors.get_history("loss/SMA") == [(step, mean(VALUES[step - 2 : step])) for step in (6, 8)]
 
 
-def test_one_that_was_left_out_for_some_steps_leaves_out_the_window_it_did_not_see(train_on_values, tmp_path):
+def test_an_average_missing_for_some_steps_skips_the_incomplete_window(train_on_values, tmp_path):
     train_on_values([ModelSaver(), SimpleMovingAverage("loss", 4)], workdir=tmp_path, values=VALUES[:3])
     train_on_values([ModelSaver()], workdir=tmp_path, values=VALUES[:6])
     run = train_on_values([ModelSaver(), SimpleMovingAverage("loss", 4)], workdir=tmp_path, values=[*VALUES, *VALUES[:3]])
     assert run.monitors.get_history("loss/SMA") == [(12, mean([*VALUES, *VALUES[:3]][8:12]))]
 
 
-def test_a_step_after_the_last_batch_of_an_epoch_is_resumed_exactly(tmp_path):
-    """Nobody knows how many batches a generator gives: the step with the last of them is made when it has ended."""
+def test_a_step_after_the_last_batch_is_resumed_exactly(tmp_path):
+    """The length of a generator is unknown: the step with its last batch is made after it has ended."""
 
     class Data:
         def __iter__(self):
@@ -125,7 +125,7 @@ def test_a_step_after_the_last_batch_of_an_epoch_is_resumed_exactly(tmp_path):
     assert parts == whole
 
 
-def test_a_fresh_run_starts_with_an_empty_window(train_on_values, cuts, cut_off):
+def test_a_new_run_starts_with_an_empty_window(train_on_values, cuts, cut_off):
     average = SimpleMovingAverage("loss", 4)
     with pytest.raises(cut_off):
         train_on_values([average, cuts(3)])
@@ -134,19 +134,19 @@ def test_a_fresh_run_starts_with_an_empty_window(train_on_values, cuts, cut_off)
         assert train_on_values([one]).monitors.get_history("loss/SMA")[0] == (4, mean(VALUES[:4]))
 
 
-def test_only_single_values_have_a_mean():
+def test_a_value_that_is_not_a_scalar_raises():
     loop = Loop([SimpleMovingAverage("outputs", 2)], extra_callbacks=[], monitors=[])
     with pytest.raises(BadValue, match=r"'outputs' has shape \(2,\)"), loop as run:
         for _ in run.batches([1]):
             run.outputs = torch.ones(2)
 
 
-def test_it_has_no_schedule_but_its_window(train_on_values):
+def test_a_schedule_raises(train_on_values):
     with pytest.raises(NoTrigger):
         train_on_values([SimpleMovingAverage("loss", 2).when(Every(steps=1))])
 
 
 @pytest.mark.parametrize("window", [0, -1, 2.0, True, None])
-def test_a_window_has_a_size(window):
+def test_an_invalid_window_raises(window):
     with pytest.raises(ValueError, match="an integer >= 1"):
         SimpleMovingAverage("loss", window)

@@ -28,7 +28,7 @@ def fit(*callbacks, model=None, accumulate=1):
     runner.fit((torch.ones(6, 2), torch.ones(6, 1)), epochs=1, batch_size=2)
 
 
-def test_names_are_gathered_in_their_step_only():
+def test_names_are_fetched_only_in_the_step_that_requests_them():
     fetch = Fetch(["outputs", "weight.grad", "loss"])
     fit(fetch)
     assert [iteration for iteration, _ in fetch.seen] == [1, 2, 3]
@@ -39,25 +39,25 @@ def test_names_are_gathered_in_their_step_only():
 
 
 @pytest.mark.parametrize(("names", "kind"), [("loss", torch.Tensor), ({"mine": "loss"}, dict), (["loss"], list)])
-def test_results_have_the_form_of_the_names(names, kind):
+def test_results_have_the_structure_of_the_names(names, kind):
     fetch = Fetch(names)
     fit(fetch)
     assert type(fetch.seen[0][1]) is kind
 
 
-def test_an_unknown_name_is_named():
+def test_the_error_for_an_unknown_name_contains_it():
     with pytest.raises(errors.BadLoop, match=r"Fetch._before_run reads 'weigth.grad', but the model has no 'weigth'"):
         fit(Fetch(["weigth.grad"]))
 
 
-def test_a_callback_without_these_methods_gets_no_companion():
+def test_a_callback_with_other_parameters_has_no_companion():
     class Plain(Callback):
         def _before_run(self): ...
 
     assert [entry.name for entry in Hooks([Plain()]).entries] == ["Plain"]
 
 
-def test_parameters_may_have_any_names():
+def test_parameters_can_have_any_names():
     class Renamed(Callback):
         def __init__(self):
             self.seen, self.epochs = [], 0
@@ -103,7 +103,7 @@ def test_a_gradient_is_none_in_an_iteration_without_an_optimizer_step():
     assert found == [(1, False, True), (2, True, True), (3, True, True)]  # the last window has one iteration
 
 
-def test_a_gradient_without_an_optimizer_is_refused():
+def test_a_gradient_without_an_optimizer_raises():
     model = torch.nn.Linear(2, 1)
     text = r"Fetch._before_run needs an optimizer to read 'weight.grad'.\n  give      optimizer="
     with (
@@ -114,7 +114,7 @@ def test_a_gradient_without_an_optimizer_is_refused():
             model(torch.ones(1, 2)).sum().backward()
 
 
-def test_the_error_policy_is_that_of_the_callback(caplog):
+def test_the_error_policy_of_the_callback_applies(caplog):
     class Fails(Fetch):
         def _after_run(self, ctx, values):
             raise ValueError(f"at {ctx.iteration}")
@@ -127,7 +127,7 @@ def test_the_error_policy_is_that_of_the_callback(caplog):
     assert "failed at on_train_iter_end: ValueError: at 3; the run continues" in caplog.text
 
 
-def test_a_trainer_that_never_skips_a_batch_can_host_it():
+def test_a_trainer_without_skipped_batches_can_host_a_fetch():
     Host("Lightning", cannot={"on_iter_skip": "it never skips a batch"}).check(Hooks([Fetch("loss")]))
 
 
@@ -140,7 +140,7 @@ class Tiny(torch.nn.Module):
         return self.head(self.body(x))
 
 
-def test_a_module_name_refers_to_its_output_in_steps_that_request_it():
+def test_a_module_name_is_its_output_in_steps_that_request_it():
     hooks = []
 
     class Outputs(Fetch):
@@ -159,7 +159,7 @@ def test_a_module_name_refers_to_its_output_in_steps_that_request_it():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from torch's compiler
-def test_a_compiled_model_gives_its_outputs_too():
+def test_a_compiled_model_returns_module_outputs():
     model = Tiny()
     model.compile(backend="eager")
     fetch = Fetch("body")
@@ -168,12 +168,12 @@ def test_a_compiled_model_gives_its_outputs_too():
     assert not model.body._forward_hooks
 
 
-def test_a_module_that_is_not_called_is_named():
+def test_a_module_that_is_not_called_raises():
     with pytest.raises(errors.BadLoop, match=r"reads 'unused', but iteration 1 did not call this module"):
         fit(Fetch("unused"), model=Tiny())
 
 
-def test_a_metric_may_have_the_name_of_a_module_and_more():
+def test_a_metric_name_can_start_with_the_name_of_a_module():
     class Logs(Callback):
         def on_backward_end(self, run):
             run.log("head/size", 3.0)

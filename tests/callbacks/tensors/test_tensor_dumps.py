@@ -21,7 +21,7 @@ def names(workdir):
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def test_files_are_written_in_order_and_take_the_place_of_older_ones(tmp_path):
+def test_files_are_written_in_order_and_replace_older_ones(tmp_path):
     dumps = opened(tmp_path)
     for number in range(20):
         dumps.put(lambda number=number: [("x-1", b"%d" % number), (f"x-2-{number}", b"")])
@@ -31,13 +31,13 @@ def test_files_are_written_in_order_and_take_the_place_of_older_ones(tmp_path):
     dumps.close()
 
 
-def test_nothing_is_made_without_a_file(tmp_path):
+def test_without_files_no_folder_is_created(tmp_path):
     opened(tmp_path).close()
     assert names(tmp_path) == []
     assert not (tmp_path / "tensor-dumps").exists()
 
 
-def test_the_training_thread_does_not_wait_unless_too_many_do(tmp_path):
+def test_the_training_thread_waits_only_if_too_many_files_are_pending(tmp_path):
     dumps = opened(tmp_path)
     go = threading.Event()
 
@@ -54,7 +54,7 @@ def test_the_training_thread_does_not_wait_unless_too_many_do(tmp_path):
     dumps.close()
 
 
-def test_a_full_disk_is_said_once_and_leaves_nothing_half_written(tmp_path, caplog):
+def test_a_full_disk_is_reported_once_and_leaves_no_partial_file(tmp_path, caplog):
     full = [True]
 
     def fails(operation, proceed):
@@ -78,7 +78,7 @@ def test_a_full_disk_is_said_once_and_leaves_nothing_half_written(tmp_path, capl
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_a_file_is_there_whole_or_not_at_all_wherever_it_fails(tmp_path, caplog, at):
+def test_a_failed_write_leaves_the_old_or_the_new_file(tmp_path, caplog, at):
     dumps = opened(tmp_path)
     dumps.put(lambda: [("x", b"old")])
     dumps.wait()
@@ -97,7 +97,7 @@ def test_a_file_is_there_whole_or_not_at_all_wherever_it_fails(tmp_path, caplog,
     assert (tmp_path / "tensor-dumps" / "x").read_bytes() in (b"old", b"new")
 
 
-def test_any_other_failure_is_raised_on_the_training_thread_and_the_thread_ends(tmp_path):
+def test_other_errors_are_raised_on_the_training_thread(tmp_path):
     def make():
         raise ZeroDivisionError("mine")
 
@@ -114,7 +114,7 @@ def test_any_other_failure_is_raised_on_the_training_thread_and_the_thread_ends(
     dumps.close()
 
 
-def test_a_resumed_run_removes_what_is_later_and_what_a_kill_left_half_written(tmp_path):
+def test_a_resumed_run_removes_later_and_partial_files(tmp_path):
     folder = tmp_path / "tensor-dumps"
     folder.mkdir()
     half, others = f".staging-x-1-{'0' * 16}", f".staging-y-1-{'0' * 16}"
@@ -127,6 +127,6 @@ def test_a_resumed_run_removes_what_is_later_and_what_a_kill_left_half_written(t
 
 
 @pytest.mark.parametrize("prefix", ["", "a/b", "..", ".hidden", "a b", None, "x" * 200])
-def test_a_prefix_is_a_name_and_no_path(prefix):
+def test_an_invalid_prefix_raises(prefix):
     with pytest.raises(ValueError, match="is not a file name"):
         TensorDumps("Dumps", prefix)

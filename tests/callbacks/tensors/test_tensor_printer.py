@@ -18,7 +18,7 @@ def set_outputs(run, batch):
     run.loss = batch / 2
 
 
-def test_each_step_is_a_line(train_public, capsys):
+def test_each_step_prints_a_line(train_public, capsys):
     train_public([TensorPrinter(["loss", "outputs"], most=3)], epochs=2, batches=2, step=set_outputs)
     assert lines(capsys) == [
         "step 1: loss 0, outputs 3 x 4 [0 1 2 ...]",
@@ -28,17 +28,17 @@ def test_each_step_is_a_line(train_public, capsys):
     ]
 
 
-def test_a_schedule_says_when(train_public, capsys):
+def test_a_schedule_decides_when_to_print(train_public, capsys):
     train_public([TensorPrinter("loss").when(Every(steps=2) | Every(epochs=1))], epochs=2, step=set_outputs)
     assert lines(capsys) == ["step 2: loss 0.5", "step 3: loss 1", "step 4: loss 0", "step 6: loss 1", "step 6: loss 1"]
 
 
-def test_names_cannot_move_the_cursor(train_public, capsys):
+def test_control_characters_in_names_are_replaced(train_public, capsys):
     train_public([TensorPrinter({"a\x1b[2J": "loss"})], epochs=2, batches=1, step=set_outputs)
     assert lines(capsys)[0] == "step 1: a?[2J 0"
 
 
-def test_a_runners_gradients_are_printed(capsys):
+def test_gradients_of_a_runner_are_printed(capsys):
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     printer = TensorPrinter(["bias.grad", "loss"])
@@ -50,11 +50,11 @@ def test_a_runners_gradients_are_printed(capsys):
     assert lines(capsys) == ["step 1: bias.grad 1 [-2], loss 1"]
 
 
-# Values that are still on their way, as those on a GPU are
+# Values that have not arrived, like those on a GPU
 
 
 class Slow(torch.Tensor):
-    """A number on a device that is not the host, until it has arrived there."""
+    """A number on a device, until it has arrived on the host."""
 
     arrived = 0
 
@@ -69,7 +69,7 @@ def slow(monkeypatch):
     return {"value": lambda run: torch.tensor(run.step).as_subclass(Slow)}
 
 
-def test_lines_come_in_order_when_values_have_and_at_the_end_of_the_epoch_at_the_latest(slow, capsys):
+def test_lines_are_printed_in_order_at_the_latest_at_the_end_of_the_epoch(slow, capsys):
     said = []
     with Loop([TensorPrinter(slow)], extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(2):
@@ -83,7 +83,7 @@ def test_lines_come_in_order_when_values_have_and_at_the_end_of_the_epoch_at_the
     assert run.step == 8
 
 
-def test_a_value_that_has_come_is_printed_though_nothing_is_triggered(slow, capsys):
+def test_a_value_is_printed_when_it_arrives(slow, capsys):
     with Loop([TensorPrinter(slow).when(Every(steps=3))], extra_callbacks=[], monitors=[]) as run:
         for batch in run.batches(range(6)):
             assert lines(capsys) == (["step 3: value 3"] if batch == 5 else [])
@@ -97,7 +97,7 @@ def test_an_exception_hides_no_line(train_public, cut_off, slow, capsys):
     assert lines(capsys) == ["step 1: value 1", "step 2: value 2"]
 
 
-def test_not_more_than_48_lines_wait(slow, capsys):
+def test_at_most_48_lines_wait(slow, capsys):
     with Loop([TensorPrinter(slow)], extra_callbacks=[], monitors=[]) as run:
         for batch in run.batches(range(60)):
             if batch == 50:
@@ -105,7 +105,7 @@ def test_not_more_than_48_lines_wait(slow, capsys):
     assert run.step == 60
 
 
-def test_it_can_be_used_again(train_public, slow, capsys):
+def test_a_printer_can_be_reused(train_public, slow, capsys):
     printer = TensorPrinter(slow)
     for _ in range(2):
         train_public([printer], epochs=2, batches=1, step=set_outputs)
@@ -113,7 +113,7 @@ def test_it_can_be_used_again(train_public, slow, capsys):
 
 
 @pytest.mark.parametrize("most", [0, -1, 2.5, True])
-def test_it_shows_something(most):
+def test_an_invalid_number_of_elements_raises(most):
     with pytest.raises(ValueError, match="an integer >= 1"):
         TensorPrinter("loss", most=most)
 
@@ -136,7 +136,7 @@ def test_it_shows_something(most):
         (torch.eye(3).to_sparse(), "x 3 x 3 [1 1 1]"),
     ],
 )
-def test_a_value_is_a_short_line(value, expected):
+def test_a_value_is_shown_in_a_short_line(value, expected):
     shown = ShownTensor("x", value, 4)
     assert shown.is_ready
     assert str(shown) == expected
@@ -145,17 +145,17 @@ def test_a_value_is_a_short_line(value, expected):
 @pytest.mark.parametrize("make", [torch.arange, numpy.arange])
 @pytest.mark.parametrize("shape", [(24,), (2, 12), (2, 3, 4), (4, 3, 2), (24, 1), (1, 24)])
 @pytest.mark.parametrize("most", [1, 2, 5, 7, 30])
-def test_the_first_elements_come_in_order_whatever_the_shape(make, shape, most):
+def test_the_first_elements_are_in_order_for_any_shape(make, shape, most):
     assert first_elements(make(24).reshape(shape), most).tolist() == list(range(min(most, 24)))
 
 
-def test_of_a_big_tensor_no_more_is_copied_than_is_shown():
+def test_only_the_shown_part_of_a_large_tensor_is_copied():
     big = torch.zeros(1000, 1000).T
     assert ShownTensor("x", big, 4)._values._copy.untyped_storage().nbytes() == 4 * 4
 
 
 @pytest.mark.parametrize("value", [torch.ones(2), numpy.ones(2)])
-def test_it_shows_the_moment_it_was_made(value):
+def test_a_shown_tensor_keeps_its_values(value):
     shown = ShownTensor("x", value, 4)
     value[:] = 9
     assert str(shown) == "x 2 [1 1]"

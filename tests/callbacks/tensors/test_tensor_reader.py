@@ -31,7 +31,7 @@ def data(batches=4, size=4):
 
 
 def read(names, body, *, when=None, batches=(1, 2), **given):
-    """Return what a loop of one's own finds under these names, by trigger."""
+    """Return what your own loop reads under these names, by trigger."""
     seen = []
     callback = ProcessTensors(names, lambda *values: seen.append(values))
     with Loop([callback.when(when) if when is not None else callback], extra_callbacks=[], monitors=[], **given) as run:
@@ -42,7 +42,7 @@ def read(names, body, *, when=None, batches=(1, 2), **given):
 
 
 def fit(names, *, when=None, batches=None, epochs=1, model=None, optimizer=torch.optim.SGD, **given):
-    """Return what a Runner finds under these names, by trigger, and the model."""
+    """Return what a Runner reads under these names, by trigger, and the model."""
     torch.manual_seed(0)
     seen = []
     callback = ProcessTensors(names, lambda *values: seen.append(values))
@@ -54,10 +54,10 @@ def fit(names, *, when=None, batches=None, epochs=1, model=None, optimizer=torch
     return seen, model
 
 
-# What a name is
+# Names
 
 
-def test_loss_outputs_batch_and_targets_are_those_of_the_iteration():
+def test_loss_outputs_batch_and_targets_belong_to_the_iteration():
     seen, _ = fit(["loss", "outputs", "batch/0", "targets"])
     assert len(seen) == 4
     for (loss, outputs, inputs, targets), (x, y) in zip(seen, data(), strict=True):
@@ -66,7 +66,7 @@ def test_loss_outputs_batch_and_targets_are_those_of_the_iteration():
         assert torch.equal(torch.nn.functional.cross_entropy(outputs, y), loss)
 
 
-def test_values_are_detached_and_not_copied():
+def test_values_are_detached_but_not_copied():
     seen, model = fit(["loss", "outputs", "fc.weight", "norm.running_mean"])
     assert not any(value.requires_grad for values in seen for value in values)
     assert seen[0][2].data_ptr() == model.fc.weight.data_ptr()
@@ -97,25 +97,25 @@ class Out:
         ("outputs/hidden/0", Out(1.0, (4.0,)), 4.0),
     ],
 )
-def test_a_path_leads_into_outputs(name, outputs, expected):
+def test_a_path_selects_a_value_within_the_outputs(name, outputs, expected):
     def body(run, batch):
         run.outputs = outputs
 
     assert read(name, body) == [(expected,)] * 2
 
 
-def test_a_metric_is_read_as_it_was_logged_and_stands_in_for_a_loss_that_is_not_set():
+def test_a_metric_is_read_as_logged_and_stands_in_for_an_unset_loss():
     def body(run, batch):
         run.log({"loss": batch / 2, "accuracy": torch.tensor(batch / 4), "batch/size": 9})
 
     assert read(["loss", "accuracy", "batch/size"], body) == [(0.5, 0.25, 9), (1.0, 0.5, 9)]
 
 
-def test_a_mapping_gives_other_names_and_functions_of_the_run():
+def test_a_mapping_sets_other_names_and_functions_of_the_run():
     assert read({"twice": lambda run: run.batch * 2, "it": "batch"}, lambda run, batch: None) == [(2, 1), (4, 2)]
 
 
-def test_arrays_and_numbers_are_handed_out_as_they_are():
+def test_arrays_and_numbers_are_returned_unchanged():
     array = numpy.arange(3)
 
     def body(run, batch):
@@ -124,19 +124,19 @@ def test_arrays_and_numbers_are_handed_out_as_they_are():
     assert read(["outputs/0", "outputs/1"], body)[0][0] is array
 
 
-def test_a_tied_parameter_has_each_of_its_names():
+def test_a_tied_parameter_can_be_read_under_each_name():
     seen, model = fit(["tied.weight", "head.weight"])
     assert seen[0][0].data_ptr() == seen[0][1].data_ptr() == model.head.weight.data_ptr()
 
 
-def test_parameters_of_several_models_have_the_key_in_front():
+def test_parameters_of_several_models_start_with_their_keys():
     models = {"one": torch.nn.Linear(1, 1), "two": [torch.nn.Linear(1, 2)]}
     (weight, bias), _ = read(["one.weight", "two.0.bias"], lambda run, batch: None, model=models)
     assert weight.shape == (1, 1)
     assert bias.shape == (2,)
 
 
-def test_what_is_called_grad_and_is_none_is_read_as_what_it_is():
+def test_an_output_or_buffer_named_grad_is_not_a_gradient():
     model = torch.nn.Linear(1, 1)
     model.register_buffer("grad", torch.tensor(5.0))
     holder = torch.nn.ModuleDict({"inner": model})
@@ -151,7 +151,7 @@ def test_what_is_called_grad_and_is_none_is_read_as_what_it_is():
 
 
 def own_loop(names, *, clear, when=None, accumulate=1, optimizers=1, batches=4):
-    """Return what is seen in a loop that clears gradients in its own way, and the gradients that steps used."""
+    """Return what is read in a loop that clears gradients with `clear`, and the gradients that its steps used."""
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     used = []
@@ -176,13 +176,13 @@ CLEARED = {
 
 @pytest.mark.parametrize("clear", CLEARED.values(), ids=CLEARED)
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_gradients_are_those_the_step_used_however_a_loop_clears_them(clear, accumulate):
+def test_gradients_are_those_of_the_step_however_they_are_cleared(clear, accumulate):
     seen, used = own_loop("weight.grad", clear=clear, accumulate=accumulate)
     assert len(seen) == len(used) == 4 // accumulate
     assert all(torch.equal(value, expected) for (value,), expected in zip(seen, used, strict=True))
 
 
-def test_between_steps_gradients_are_those_of_the_last_step_and_there_are_none_before_the_first():
+def test_between_steps_gradients_are_those_of_the_last_step():
     seen, used = own_loop("weight.grad", clear=CLEARED["set to None"], accumulate=2, when=Every(iterations=1))
     assert [value.tolist() for (value,) in seen] == [used[0].tolist(), used[0].tolist(), used[1].tolist()]
 
@@ -193,7 +193,7 @@ def test_after_an_epoch_gradients_are_those_of_its_last_step():
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"clip_grad_norm": 0.01}, {"precision": "bf16"}])
-def test_a_runners_gradients_are_what_the_weights_moved_by(options):
+def test_gradients_of_a_runner_match_the_change_of_the_weights(options):
     before = []
     torch.manual_seed(0)
     model = Net()
@@ -221,13 +221,13 @@ def test_a_runners_gradients_are_what_the_weights_moved_by(options):
 # Other schedules
 
 
-def test_after_an_epoch_there_are_copies_from_its_last_iteration():
+def test_after_an_epoch_values_are_copies_from_its_last_iteration():
     seen, _ = fit(["batch/1", "loss", "fc.weight"], when=Every(epochs=1), epochs=2)
     assert [values[0].tolist() for values in seen] == [data()[-1][1].tolist()] * 2
     assert not seen[0][1].requires_grad
 
 
-def test_so_there_are_where_the_loader_does_not_know_its_length():
+def test_after_an_epoch_of_unknown_length_values_are_copies_too():
     seen, _ = fit(["batch/1"], when=Every(epochs=1), batches=Unmeasured())
     assert [values[0].tolist() for values in seen] == [data()[-1][1].tolist()]
 
@@ -237,7 +237,7 @@ class Unmeasured:
         return iter(data())
 
 
-def test_arrays_of_the_last_iteration_are_copies_too():
+def test_after_an_epoch_arrays_are_copies_too():
     buffer = numpy.zeros(2)
 
     class Reused:
@@ -255,7 +255,7 @@ def test_arrays_of_the_last_iteration_are_copies_too():
     assert seen[0].tolist() == [2, 2]
 
 
-def test_without_an_iteration_there_is_nothing_to_read_and_one_line_says_so(caplog):
+def test_an_epoch_without_an_iteration_is_reported_once(caplog):
     with Loop([ProcessTensors(["batch"], print).when(Every(epochs=1))], extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(3):
             pass
@@ -263,7 +263,7 @@ def test_without_an_iteration_there_is_nothing_to_read_and_one_line_says_so(capl
     assert caplog.messages == [line]
 
 
-def test_nothing_of_a_run_is_held_after_it():
+def test_no_object_of_a_run_is_kept_after_it():
     callback = ProcessTensors(["batch", "weight.grad"], lambda batch, gradient: None)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -279,11 +279,11 @@ def test_nothing_of_a_run_is_held_after_it():
     assert callback._last is None
 
 
-# Mistakes
+# Errors
 
 
 def refused(names, body=lambda run, batch: None, kind=BadLoop, **given):
-    """Return how names are refused, and after how many iterations."""
+    """Return the error that rejects the names, and the number of iterations before it."""
     done = []
 
     def counted(run, batch):
@@ -295,7 +295,7 @@ def refused(names, body=lambda run, batch: None, kind=BadLoop, **given):
     return str(caught.value), len(done)
 
 
-def test_a_slip_in_a_parameters_name_is_refused_before_anything_runs():
+def test_a_misspelled_parameter_raises_before_training():
     assert refused("fc.wieght", model=Net()) == (
         "ProcessTensors reads 'fc.wieght', which the model does not have.\n  write     'fc.weight'",
         0,
@@ -303,7 +303,7 @@ def test_a_slip_in_a_parameters_name_is_refused_before_anything_runs():
     assert refused("norm.runing_mean", model=Net())[0].endswith("write     'norm.running_mean'")
 
 
-def test_so_is_the_gradient_of_what_is_no_parameter():
+def test_the_gradient_of_a_misspelled_parameter_raises_before_training():
     text, done = refused("fc.wheight.grad", model=Net(), optimizer=torch.optim.SGD(Net().parameters(), lr=1))
     assert text.startswith(
         "ProcessTensors reads 'fc.wheight.grad', but the model has no 'fc.wheight'.\n  write     'fc.weight.grad'"
@@ -312,14 +312,14 @@ def test_so_is_the_gradient_of_what_is_no_parameter():
     assert refused("fc.weight.grad")[0].endswith("give      model=...")
 
 
-def test_gradients_need_an_optimizer_whose_steps_are_seen():
+def test_a_gradient_without_an_optimizer_raises():
     assert refused("fc.weight.grad", model=Net()) == (
         "ProcessTensors needs an optimizer to read 'fc.weight.grad'.\n  give      optimizer=...",
         0,
     )
 
 
-def test_other_names_are_refused_after_the_first_iteration_with_those_there_are():
+def test_other_unknown_names_raise_after_the_first_iteration():
     def body(run, batch):
         run.outputs = {"logits": 1.0, "hidden": 2.0}
         run.log(accuracy=0.5)
@@ -343,7 +343,7 @@ def test_a_name_that_is_set_and_logged_is_listed_once():
 
 
 @pytest.mark.parametrize("name", ["outputs/logit", "acuracy"])
-def test_so_they_are_however_late_they_would_be_read(name):
+def test_unknown_names_raise_after_the_first_iteration_with_any_schedule(name):
     def body(run, batch):
         run.outputs = {"logits": 1.0}
         run.log(accuracy=0.5)
@@ -352,7 +352,7 @@ def test_so_they_are_however_late_they_would_be_read(name):
         assert refused(name, body, when=when)[1] == 1
 
 
-def test_what_a_loop_never_set_is_said():
+def test_the_error_for_an_unset_value_says_how_to_set_it():
     assert refused("outputs/x") == (
         "ProcessTensors reads 'outputs/x', but run.outputs is not set.\n  set       run.outputs = ...",
         1,
@@ -360,7 +360,7 @@ def test_what_a_loop_never_set_is_said():
     assert refused("loss")[0].endswith("set       run.loss = ... or run.log(loss=...)")
 
 
-def test_what_is_no_tensor_is_refused_with_what_is_in_it():
+def test_a_value_that_is_not_a_tensor_raises():
     def body(run, batch):
         run.outputs = {"a": (1, 2)}
 
@@ -372,12 +372,12 @@ def test_what_is_no_tensor_is_refused_with_what_is_in_it():
     )
 
 
-def test_many_names_of_a_model_are_not_all_listed():
+def test_only_some_names_of_a_large_model_are_listed():
     model = torch.nn.Sequential(*(torch.nn.Linear(1, 1) for _ in range(20)))
     assert refused("nonsense", model=model)[0].endswith("4.weight, 4.bias, and 30 more in the model")
 
 
-def test_a_parameter_without_a_gradient_is_said():
+def test_a_parameter_without_a_gradient_raises():
     model = Net()
     model.head.bias.requires_grad_(False)
     with pytest.raises(BadLoop, match=r"'head\.bias\.grad' is None at step 1"):
@@ -385,12 +385,12 @@ def test_a_parameter_without_a_gradient_is_said():
 
 
 @pytest.mark.parametrize("names", [[3], [""], {"a": 3}, {"": "loss"}, [None]])
-def test_what_is_no_name_is_refused_at_once(names):
+def test_an_invalid_name_raises_at_once(names):
     with pytest.raises(TypeError, match="is not the name of a tensor"):
         TensorPrinter(names)
 
 
-def test_some_names_have_to_be_given_and_each_once():
+def test_empty_and_duplicate_names_raise():
     with pytest.raises(ValueError, match="TensorPrinter: names is empty"):
         TensorPrinter([])
     with pytest.raises(ValueError, match="TensorPrinter: names contains a duplicate: loss, batch, loss"):
@@ -403,7 +403,7 @@ def test_some_names_have_to_be_given_and_each_once():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("precision", ["32", "bf16", "fp16"])
-def test_nobody_waits_for_a_gpu_and_every_value_is_that_of_its_step(precision, tmp_path, capsys):
+def test_reading_from_a_gpu_does_not_wait_and_gives_the_values_of_each_step(precision, tmp_path, capsys):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 3)).cuda()
     names = ["loss", "outputs", "batch/0", "3.weight", "3.weight.grad"]
@@ -422,7 +422,7 @@ def test_nobody_waits_for_a_gpu_and_every_value_is_that_of_its_step(precision, t
         ],
         device="cuda",
         precision=precision,
-        strict_sync=precision != "fp16",  # whose scaler waits
+        strict_sync=precision != "fp16",  # the scaler of fp16 waits
         workdir=tmp_path,
         extra_callbacks=[],
         monitors=[],
@@ -431,7 +431,7 @@ def test_nobody_waits_for_a_gpu_and_every_value_is_that_of_its_step(precision, t
     run = runner.fit(inputs, epochs=2)
 
     printed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
-    assert len(printed) == len(seen) == run.step > 50  # fp16 may leave some out
+    assert len(printed) == len(seen) == run.step > 50  # fp16 may skip some steps
     losses = []
     for step, values in enumerate(seen, start=1):
         losses.append(values[0].item())

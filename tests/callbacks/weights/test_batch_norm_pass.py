@@ -33,7 +33,7 @@ def same(one, other):
     return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_they_are_those_of_update_bn_and_the_model_is_what_it_was():
+def test_statistics_match_update_bn_and_the_model_is_not_changed():
     model = make()
     theirs, before = copy.deepcopy(model), copy.deepcopy(model)
     update_bn(DATA, theirs)
@@ -43,7 +43,7 @@ def test_they_are_those_of_update_bn_and_the_model_is_what_it_was():
     assert [module.momentum for module in model if hasattr(module, "momentum")] == [0.1, 0.1]
 
 
-def test_of_a_runner_it_is_the_forward_of_its_validation():
+def test_a_runner_uses_its_validation_forward():
     model, found = make(), {}
     theirs = copy.deepcopy(model)
     runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.0), nn.MSELoss(), extra_callbacks=[], monitors=[])
@@ -57,7 +57,7 @@ def test_of_a_runner_it_is_the_forward_of_its_validation():
     assert same(found, batch_norm_buffers(theirs))
 
 
-def test_a_forward_of_ones_own():
+def test_a_custom_forward_is_used():
     model = make()
     theirs = copy.deepcopy(model)
     update_bn(DATA, theirs)
@@ -65,14 +65,14 @@ def test_a_forward_of_ones_own():
     assert same(in_a_loop(model, iter(batches), lambda batch: model(batch["x"])), batch_norm_buffers(theirs))
 
 
-def test_no_batch_is_no_statistics_and_none_are_lost():
+def test_without_batches_nothing_is_measured_or_changed():
     model = make()
     before = copy.deepcopy(model)
     assert in_a_loop(model, []) == {}
     assert same(model.state_dict(), before.state_dict())
 
 
-def test_random_numbers_and_what_the_model_logs_leave_no_trace():
+def test_random_numbers_and_logged_values_are_not_affected():
     class Logs(nn.Module):
         def __init__(self):
             super().__init__()
@@ -88,7 +88,7 @@ def test_random_numbers_and_what_the_model_logs_leave_no_trace():
     assert torch.equal(torch.get_rng_state(), numbers)
 
 
-def test_after_an_exception_the_model_is_what_it_was():
+def test_the_model_is_restored_after_an_exception():
     model = make()
     before = copy.deepcopy(model)
 
@@ -103,6 +103,6 @@ def test_after_an_exception_the_model_is_what_it_was():
     assert not model[3].training
 
 
-def test_a_model_without_batch_norm_has_none():
+def test_a_model_without_batch_norm_has_no_buffers():
     assert batch_norm_buffers(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1))) == {}
     assert list(batch_norm_buffers({"a": nn.BatchNorm1d(1)})) == ["a.running_mean", "a.running_var", "a.num_batches_tracked"]

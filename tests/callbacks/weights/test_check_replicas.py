@@ -9,7 +9,7 @@ from hookpoint.callbacks import CheckReplicas
 from hookpoint.core.errors import BadArgument
 
 
-def test_differences_are_named_and_repaired(launch):
+def test_differences_between_ranks_are_named_and_repaired(launch):
     def check():
         import os
 
@@ -59,6 +59,6 @@ def test_a_single_process_has_nothing_to_compare():
     assert runner.fit((torch.ones(4, 1), torch.ones(4, 1)), epochs=1, batch_size=2).step == 2
 
 
-def test_an_unknown_repair_is_refused():
+def test_an_unknown_repair_raises():
     with pytest.raises(BadArgument, match="CheckReplicas: repair must be None or 'chief', got 'mean'"):
         CheckReplicas(repair="mean")

@@ -68,7 +68,7 @@ def test_a_run_stores_the_loss_around_its_last_weights(tmp_path):
 
 
 class Quadratic(nn.Module):
-    """Its loss is the squared distance to a point, so each value of a landscape is known."""
+    """The loss is the squared distance to a point, so each value of a landscape is known."""
 
     def __init__(self):
         super().__init__()
@@ -92,11 +92,11 @@ POINTS = [([1, 0, 0, 0, 0, 0], 1.0), ([1, 1, 0, 2, 0, 0], 0.5), ([1, 2, 1, 2, 0,
 
 
 @pytest.mark.parametrize("chunk", [1 << 22, 2])
-def test_the_directions_are_principal_components_and_the_losses_are_exact(tmp_path, monkeypatch, chunk):
+def test_directions_are_principal_components_and_losses_are_exact(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(_weight_snapshots, "CHUNK", chunk)
     walk(tmp_path, callbacks.LossLandscape([0], lambda model, batch: model.loss(batch), size=4), POINTS)
     found = result(tmp_path)
-    rows = numpy.array([[0.0] * 7, *([*a, b] for a, b in POINTS)])  # with the start
+    rows = numpy.array([[0.0] * 7, *([*a, b] for a, b in POINTS)])  # including the start
     moved = rows - rows[-1]
     _, lengths, directions = numpy.linalg.svd(moved)
     u, v = (d if moved[0] @ d < 0 else -d for d in directions[:2])
@@ -131,7 +131,7 @@ def test_random_directions_are_the_same_for_the_same_seed(tmp_path):
     assert a["x"][-1] >= 1
 
 
-def test_training_is_not_affected(tmp_path):
+def test_training_is_bitwise_the_same_with_a_landscape(tmp_path):
     def trained(workdir, *landscape):
         random.seed(1)
         numpy.random.seed(1)
@@ -156,7 +156,7 @@ def test_training_is_not_affected(tmp_path):
         assert (plain[1], *plain[3:]) == (other[1], *other[3:])
 
 
-def test_the_number_of_files_is_bounded_and_the_path_stays_even(tmp_path):
+def test_the_number_of_files_is_bounded_and_the_path_stays_evenly_spaced(tmp_path):
     seen = []
     count = callbacks.RunOp(lambda: seen.append(len(files(tmp_path))))
     fit(tmp_path, small(max_snapshots=4), epochs=21, also=[count])
@@ -205,7 +205,7 @@ def test_a_longer_run_replaces_the_result(tmp_path):
     assert result(tmp_path) == result(tmp_path / "at-once")
 
 
-def test_missing_files_are_reported_and_the_others_used(tmp_path, caplog):
+def test_missing_files_are_reported_and_the_others_are_used(tmp_path, caplog):
     fit(tmp_path, small(), epochs=4)
     (tmp_path / "landscape" / "step-00000008.safetensors").unlink()
     fit(tmp_path, small(), epochs=5)
@@ -213,14 +213,14 @@ def test_missing_files_are_reported_and_the_others_used(tmp_path, caplog):
     assert [stop["step"] for stop in result(tmp_path)["path"]] == [0, 4, 12, 16, 20]
 
 
-def test_a_new_run_begins_anew(tmp_path):
+def test_a_new_run_starts_from_scratch(tmp_path):
     fit(tmp_path, small(), epochs=4)
     fit(tmp_path, small(), epochs=2, resume="never")
     assert len(files(tmp_path)) == 3
     assert len(files(tmp_path / "previous" / "001")) == 5
 
 
-def test_collect_now_and_evaluate_later(tmp_path):
+def test_weights_can_be_collected_now_and_evaluated_later(tmp_path):
     fit(tmp_path / "a", small(evaluate_at_end=False))
     assert not (tmp_path / "a" / "landscape" / "landscape.json").exists()
     model = net(seed=9)
@@ -250,7 +250,7 @@ def broken(model, batch):
         ({}, 1, "takes weights from at least 3 steps, got 2"),
     ],
 )
-def test_a_failed_evaluation_is_logged_and_the_run_is_finished(tmp_path, caplog, options, epochs, text):
+def test_a_failed_evaluation_is_logged_and_the_run_finishes(tmp_path, caplog, options, epochs, text):
     model = fit(tmp_path, small(**options), epochs=epochs)
     assert text in caplog.text
     assert "The weights are kept: call LossLandscape(...).evaluate(" in caplog.text
@@ -260,19 +260,19 @@ def test_a_failed_evaluation_is_logged_and_the_run_is_finished(tmp_path, caplog,
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))
 
 
-def test_data_without_batches_and_batches_that_are_no_pairs_are_named(tmp_path, caplog):
+def test_invalid_data_is_reported(tmp_path, caplog):
     fit(tmp_path / "a", callbacks.LossLandscape([]))
     assert "the data yielded no batch" in caplog.text
     fit(tmp_path / "b", callbacks.LossLandscape([X]))
     assert "a batch is a Tensor, not a pair of inputs and targets" in caplog.text
 
 
-def test_weights_that_do_not_move_have_no_directions(tmp_path, caplog):
+def test_weights_that_do_not_move_are_reported(tmp_path, caplog):
     walk(tmp_path, callbacks.LossLandscape([0], lambda model, batch: model.loss(batch)), POINTS[:1] * 3)
     assert "the weights moved along a line or not at all" in caplog.text
 
 
-def test_infinite_losses_are_left_out(tmp_path):
+def test_infinite_losses_are_stored_as_none(tmp_path):
     landscape = callbacks.LossLandscape([0], lambda model, batch: model.loss(batch) / 0, size=3)
     walk(tmp_path, landscape, POINTS)
     assert result(tmp_path)["loss"] == [[None] * 3] * 3
@@ -293,7 +293,7 @@ def test_ctrl_c_ends_the_evaluation(tmp_path, caplog):
     assert "the evaluation was stopped by a signal" in caplog.text
 
 
-def test_a_run_that_is_stopped_by_an_exception_is_not_evaluated(tmp_path):
+def test_a_run_ended_by_an_exception_is_not_evaluated(tmp_path):
     def fail(run):
         raise Cut
 
@@ -308,7 +308,7 @@ def test_progress_is_shown(tmp_path, monkeypatch, capsys):
     assert "loss landscape: 8 of 9 points, 0 s left" in capsys.readouterr().err
 
 
-def test_values_that_the_model_logs_are_dropped(tmp_path):
+def test_no_run_is_active_during_the_evaluation(tmp_path):
     import hookpoint
 
     logged = []
@@ -336,7 +336,7 @@ def test_a_full_disk_loses_a_snapshot_but_not_the_run(tmp_path, monkeypatch, cap
     assert [stop["step"] for stop in result(tmp_path)["path"]] == [0, 4, 12, 16]
 
 
-def test_a_schedule_collects_more_often(tmp_path):
+def test_a_schedule_sets_how_often_weights_are_collected(tmp_path):
     fit(tmp_path, small().when(Every(steps=3)), epochs=2)
     assert [stop["step"] for stop in result(tmp_path)["path"]] == [0, 3, 6, 8]
 
@@ -369,7 +369,7 @@ def test_batches_are_limited_and_read_once(tmp_path):
         ({"seed": -1}, "seed must be"),
     ],
 )
-def test_bad_arguments(arguments, text):
+def test_invalid_arguments_raise(arguments, text):
     with pytest.raises(errors.BadArgument, match=text):
         callbacks.LossLandscape(DATA, **arguments)
 
@@ -388,13 +388,13 @@ def test_bad_arguments(arguments, text):
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_the_first_step(tmp_path, arguments, options, text):
+def test_missing_objects_and_invalid_directions_raise_before_the_first_step(tmp_path, arguments, options, text):
     given = {"workdir": tmp_path, "model": net(), "criterion": nn.MSELoss(), **options}
     with pytest.raises(errors.BadLoop, match=text), Loop([small(**arguments)], **given):
         raise AssertionError("the run has begun")
 
 
-def test_an_encrypted_run_is_refused(tmp_path):
+def test_an_encrypted_run_raises(tmp_path):
     pytest.importorskip("cryptography")
     (tmp_path / "run.key").write_text("ab" * 32)
     with pytest.raises(errors.BadLoop, match="stores weights that are not encrypted, but this run encrypts its checkpoints"):

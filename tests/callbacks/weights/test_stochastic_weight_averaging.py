@@ -33,7 +33,7 @@ def same(one, other):
 
 
 class Watch(Callback):
-    """Average with torch's AveragedModel, and note rates and what validation saw."""
+    """Average with torch's AveragedModel, and record the rates and the weights seen by validation."""
 
     def __init__(self, model, optimizer, first):
         self.model, self.optimizer, self._first = model, optimizer, first
@@ -77,21 +77,21 @@ def close(one, other):
 
 
 @pytest.mark.parametrize("norm", [True, False])
-def test_the_model_ends_with_the_average_of_the_last_epochs_and_statistics_for_it(norm):
+def test_the_model_ends_with_averages_and_their_batch_norm_statistics(norm):
     swa = StochasticWeightAveraging(4)
     model, watch, run = fit(swa, norm=norm)
     assert close(model.state_dict(), watch.expected())
     assert close(swa.weights(), watch.expected())
     assert swa.updates == 3
     assert not close(watch.trained, watch.expected())
-    assert close(watch.validated[6], watch.expected())  # the last validation is that of the averages
+    assert close(watch.validated[6], watch.expected())  # the last validation uses the averages
     assert not close(watch.validated[5], watch.expected())
     model.eval()
     loss = nn.functional.cross_entropy(model(INPUTS[:8]), TARGETS[:8]).item()
     assert run.metrics["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_the_average_is_equal_to_that_of_a_plain_loop_bit_for_bit():
+def test_the_average_is_bitwise_that_of_a_plain_loop():
     states = []
 
     class Keeps(Callback):
@@ -107,22 +107,22 @@ def test_the_average_is_equal_to_that_of_a_plain_loop_bit_for_bit():
     assert same(swa.state_dict()["averages"], expected)
 
 
-def test_training_is_what_it_is_without_it_until_the_rate_is_another():
+def test_without_a_rate_training_is_bitwise_the_same():
     _, alone, _ = fit(LearningRateScheduler(lambda epoch, rate: rate))
     _, watch, _ = fit(StochasticWeightAveraging(4))
     assert same(alone.trained, watch.trained)
 
 
-def test_a_part_of_the_epochs():
+def test_start_can_be_a_share_of_the_epochs():
     swa = StochasticWeightAveraging(0.5)
     fit(swa)
     assert swa.updates == 3
 
 
-# The rate
+# Learning rate
 
 
-def test_the_rate_gets_to_that_of_the_averaging():
+def test_the_rate_is_annealed_to_the_averaging_rate():
     _, watch, _ = fit(StochasticWeightAveraging(4, 0.1, anneal_epochs=2, anneal="linear"))
     assert watch.rates[:18] == [0.2] * 18
     assert watch.rates[18:24] == pytest.approx([0.15] * 6)
@@ -130,7 +130,7 @@ def test_the_rate_gets_to_that_of_the_averaging():
 
 
 @pytest.mark.parametrize("on", ["epoch", "step"])
-def test_it_takes_over_from_a_scheduler(on, caplog):
+def test_the_averaging_rate_takes_over_from_a_scheduler(on, caplog):
     def scheduler(optimizer):
         return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
 
@@ -147,7 +147,7 @@ def test_another_callback_that_sets_the_rate_is_named(caplog):
     assert "StochasticWeightAveraging" in caplog.text
 
 
-def test_groups_go_from_their_own_rates():
+def test_groups_are_annealed_from_their_own_rates():
     model, _ = make()
     groups = [{"params": model[0].parameters(), "lr": 0.4}, {"params": model[2].parameters(), "lr": 0.2}]
     optimizer, seen = torch.optim.SGD(groups), []
@@ -161,16 +161,16 @@ def test_groups_go_from_their_own_rates():
     assert seen == [[0.4, 0.2], [0.25, pytest.approx(0.15)], [0.1, 0.1]]
 
 
-# How it ends
+# End of the run
 
 
-def test_a_run_that_ends_before_the_first_epoch_says_so(caplog):
+def test_a_run_that_ends_before_the_first_average_warns(caplog):
     model, watch, _ = fit(StochasticWeightAveraging(9, 0.1))
     assert "the run ended without averages: no epoch from 9 onward was completed" in caplog.text
     assert same(model.state_dict(), watch.trained)
 
 
-def test_a_run_that_is_stopped_ends_with_the_averages_so_far():
+def test_a_stopped_run_ends_with_the_averages_so_far():
     class Stops(Callback):
         def on_epoch_end(self, run):
             if run.epoch == 5:
@@ -180,7 +180,7 @@ def test_a_run_that_is_stopped_ends_with_the_averages_so_far():
     assert close(model.state_dict(), watch.expected())
 
 
-def test_after_an_exception_the_model_has_its_training_weights():
+def test_after_an_exception_the_model_has_the_training_weights():
     class Fails(Callback):
         def on_val_epoch_end(self, run):
             if run.epoch == 6:
@@ -193,7 +193,7 @@ def test_after_an_exception_the_model_has_its_training_weights():
     assert same(given[0].state_dict(), watch.trained)
 
 
-def test_an_epoch_that_is_cut_off_does_not_count():
+def test_an_epoch_cut_short_does_not_count():
     class Cuts(Callback):
         def on_train_iter_end(self, run):
             if run.epoch == 5 and run.batch_idx == 2:
@@ -204,13 +204,13 @@ def test_an_epoch_that_is_cut_off_does_not_count():
     assert swa.updates == 1
 
 
-def test_other_data_for_the_statistics():
+def test_statistics_can_be_measured_on_other_data():
     swa = StochasticWeightAveraging(4, data=BATCHES[:3])
     model, watch, _ = fit(swa)
     assert close(model.state_dict(), watch.expected(BATCHES[:3]))
 
 
-def test_data_that_is_used_up_is_told(caplog):
+def test_an_exhausted_loader_is_reported(caplog):
     model, optimizer = make()
     swa = StochasticWeightAveraging(1)
     with Loop([swa], model=model, optimizer=optimizer, extra_callbacks=[], monitors=[]) as run:
@@ -237,7 +237,7 @@ def own_loop(swa, data, call, *, norm=True):
     [([INPUTS], "Tensor"), ([{"x": INPUTS}], "dict"), ([(INPUTS, TARGETS, TARGETS)], "tuple of length 3")],
     ids=["tensor", "dict", "triple"],
 )
-def test_a_batch_that_cannot_be_measured_is_refused_at_the_first_step(data, found):
+def test_a_batch_that_cannot_be_measured_raises_at_the_first_step(data, found):
     steps = []
     with pytest.raises(BadData, match=rf"measure batch norm statistics: .* got {found}.\n  give +forward=lambda batch"):
         own_loop(StochasticWeightAveraging(1), data, lambda model, batch: steps.append(batch))
@@ -245,12 +245,12 @@ def test_a_batch_that_cannot_be_measured_is_refused_at_the_first_step(data, foun
 
 
 @pytest.mark.parametrize(("norm", "given"), [(False, {}), (True, {"data": BATCHES}), (True, {"forward": len})])
-def test_a_batch_that_is_not_measured_may_have_any_form(norm, given):
+def test_a_batch_that_is_not_measured_can_have_any_form(norm, given):
     run, _ = own_loop(StochasticWeightAveraging(1, **given), [INPUTS], lambda model, batch: model(batch), norm=norm)
     assert run.step == 2
 
 
-def test_a_runner_measures_the_batches_that_it_trains_on():
+def test_a_runner_measures_its_training_batches():
     model, optimizer = make()
     runner = Runner(
         model, optimizer, main=lambda run: run.model(run.batch["x"]).sum(), callbacks=[swa := StochasticWeightAveraging(1)]
@@ -259,7 +259,7 @@ def test_a_runner_measures_the_batches_that_it_trains_on():
     assert swa.weights()["1.num_batches_tracked"] == 1
 
 
-def test_if_the_statistics_cannot_be_measured_at_the_end_the_run_ends_with_the_averages(caplog):
+def test_failed_statistics_are_reported_and_the_run_ends_with_the_averages(caplog):
     swa = StochasticWeightAveraging(1)
     run, model = own_loop(swa, [(INPUTS.numpy(), 0)], lambda model, batch: model(torch.tensor(batch[0])))
     assert (run.step, swa.updates) == (2, 2)
@@ -272,7 +272,7 @@ def test_if_the_statistics_cannot_be_measured_at_the_end_the_run_ends_with_the_a
 # Checkpoints
 
 
-def test_the_last_checkpoint_has_the_training_weights_and_the_averages_with_their_statistics(tmp_path):
+def test_the_last_checkpoint_has_training_weights_and_averages(tmp_path):
     swa = StochasticWeightAveraging(4, 0.1)
     model, watch, _ = fit(swa, ModelSaver(), workdir=tmp_path)
     assert same(hookpoint.load_weights(tmp_path), watch.trained)
@@ -287,7 +287,7 @@ def test_a_finished_run_that_is_started_again_has_the_averages(tmp_path):
 
 
 @pytest.mark.parametrize("start", [4, 0.5])
-def test_a_longer_run_goes_on_as_if_it_had_been_so_long(start, tmp_path):
+def test_a_longer_run_resumes_as_if_planned_from_the_start(start, tmp_path):
     fit(StochasticWeightAveraging(start, 0.1), ModelSaver(), workdir=tmp_path / "short")
     longer, _, _ = fit(StochasticWeightAveraging(start, 0.1), ModelSaver(), workdir=tmp_path / "short", epochs=8)
     whole, _, _ = fit(StochasticWeightAveraging(4, 0.1), ModelSaver(), workdir=tmp_path / "whole", epochs=8)
@@ -297,7 +297,7 @@ def test_a_longer_run_goes_on_as_if_it_had_been_so_long(start, tmp_path):
 @pytest.mark.thin(4)
 @pytest.mark.parametrize("cut_at", [20, 27, 33, 36])
 @pytest.mark.parametrize("on", ["epoch", "step"])
-def test_cut_off_and_gone_on_with_it_is_exact(cut_at, on, cuts, cut_off, tmp_path):
+def test_an_interrupted_run_resumes_exactly(cut_at, on, cuts, cut_off, tmp_path):
     def train(folder, *more):
         swa = StochasticWeightAveraging(4, 0.1, anneal_epochs=3)
         options = {"scheduler": lambda one: torch.optim.lr_scheduler.ExponentialLR(one, 0.9), "lr_scheduler_on": on}
@@ -312,10 +312,10 @@ def test_cut_off_and_gone_on_with_it_is_exact(cut_at, on, cuts, cut_off, tmp_pat
         assert same(mine, its)
 
 
-# Mistakes
+# Errors
 
 
-def test_what_is_missing_is_said_before_it_trains():
+def test_missing_objects_and_conflicts_raise_before_training():
     with pytest.raises(BadLoop, match="found no weights"), Loop([StochasticWeightAveraging(2)]):
         pass
     with pytest.raises(BadLoop, match="needs an optimizer"), Loop([StochasticWeightAveraging(2, 0.1)], model=make()[0]):
@@ -327,14 +327,14 @@ def test_what_is_missing_is_said_before_it_trains():
 
 
 @pytest.mark.parametrize("given", [{"lr": -1.0}, {"lr": float("inf")}, {"start": 0}], ids=str)
-def test_what_means_nothing_is_refused(given):
+def test_invalid_arguments_raise(given):
     with pytest.raises(ValueError, match=r"(lr|start) must be"):
         StochasticWeightAveraging(**given)
     with pytest.raises(TypeError, match="forward must be a function"):
         StochasticWeightAveraging(forward=3)
 
 
-# SwaSchedule
+# SWASchedule
 
 
 @pytest.mark.parametrize(
@@ -344,18 +344,18 @@ def test_what_means_nothing_is_refused(given):
         *[(0.58, 50, 30), (0.29, 100, 30), (0.57, 100, 58), (1 / 3, 3, 2), (0.9999999999, 50, 50)],
     ],
 )
-def test_the_first_epoch_that_counts(start, epochs, first):
+def test_the_first_epoch_depends_on_start(start, epochs, first):
     assert SWASchedule(start, 10, "cos").first_epoch(epochs) == first
 
 
-def test_a_part_of_nobody_knows_how_many_is_refused():
+def test_a_share_of_an_unknown_number_of_epochs_raises():
     with pytest.raises(BadLoop, match="needs a run with a known number of epochs"):
         SWASchedule(0.75, 10, "cos").first_epoch(None)
 
 
 @pytest.mark.parametrize("anneal", ["cos", "linear"])
 @pytest.mark.parametrize("anneal_epochs", [0, 1, 2, 5])
-def test_the_rate_is_that_of_torchs_scheduler(anneal, anneal_epochs):
+def test_the_rate_matches_that_of_swalr(anneal, anneal_epochs):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.4)
     theirs = SWALR(optimizer, swa_lr=0.05, anneal_epochs=anneal_epochs, anneal_strategy=anneal)
     schedule = SWASchedule(3, anneal_epochs, anneal)
@@ -371,12 +371,12 @@ def test_the_rate_is_that_of_torchs_scheduler(anneal, anneal_epochs):
     [{"start": 0}, {"start": 1.0}, {"start": 0.0}, {"start": True}, {"start": "2"}, {"anneal": "log"}, {"anneal_epochs": -1}],
     ids=str,
 )
-def test_a_schedule_out_of_range_is_refused(given):
+def test_an_invalid_schedule_raises(given):
     with pytest.raises(ValueError, match="must be"):
         SWASchedule(**{"start": 2, "anneal_epochs": 10, "anneal": "cos", **given})
 
 
-def test_a_rate_for_several_optimizers_is_refused():
+def test_a_rate_for_several_optimizers_raises():
     models = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
     swa = StochasticWeightAveraging(start=1, lr=0.1)

@@ -31,7 +31,7 @@ def runner_of(*callbacks, model=None, optimizer=None, **options):
 
 
 def fit(*callbacks, epochs=3, validate_every=None, **options):
-    """Train a model of one's own; return the runner."""
+    """Train a new model; return the runner."""
     runner = runner_of(*callbacks, **options)
     data = {"batch_size": 4, "validate_every": validate_every}
     runner.fit((INPUTS, TARGETS), (INPUTS[:8], TARGETS[:8]), epochs=epochs, **data)
@@ -47,7 +47,7 @@ def same(one, other):
 
 
 class ByHand(Callback):
-    """Average as one would write it down, and look at what is in the model at each point that is named."""
+    """Average with a plain implementation, and record which weights are in the model at each point."""
 
     def __init__(self, model, decay=DECAY, buffers=True):
         self.model, self._decay, self._buffers = model, decay, buffers
@@ -77,7 +77,7 @@ class ByHand(Callback):
 
 
 def pair(**options):
-    """Return a callback and one that does the same by hand, for a new model, and options of a runner with it."""
+    """Return a callback and its plain implementation for a new model, and the options of a runner with that model."""
     model, optimizer = make()
     ema = SwapEMAWeights(options.pop("decay", DECAY), **options)
     return ema, ByHand(model, buffers=options.get("buffers") != "copy"), {"model": model, "optimizer": optimizer}
@@ -87,7 +87,7 @@ def pair(**options):
 
 
 @pytest.mark.parametrize("buffers", ["average", "copy"])
-def test_they_are_those_that_are_made_by_hand_bit_for_bit_and_validation_is_done_with_them(buffers):
+def test_averages_match_a_plain_implementation_and_are_used_in_validation(buffers):
     ema, by_hand, given = pair(buffers=buffers)
     fit(ema, by_hand, **given)
     assert same(ema.weights(), by_hand.averages)
@@ -97,21 +97,21 @@ def test_they_are_those_that_are_made_by_hand_bit_for_bit_and_validation_is_done
     assert ema.updates == 18
 
 
-def test_training_is_bitwise_what_it_is_without_it():
+def test_training_is_bitwise_the_same_with_averages():
     validate = {"validate_every": Every(steps=2)}
     bare, averaged = fit(**validate), fit(SwapEMAWeights(DECAY, swap_on_epoch=True), **validate)
     assert same(bare.model.state_dict(), averaged.model.state_dict())
 
 
 @pytest.mark.parametrize("options", [{"accumulate": 4}, {"precision": "bf16"}, {"clip_grad_norm": 0.1}], ids=str)
-def test_a_step_is_an_optimizer_step(options):
+def test_optimizer_steps_are_counted(options):
     ema, by_hand, given = pair()
     fit(ema, by_hand, **given, **options)
     assert same(ema.weights(), by_hand.averages)
     assert ema.updates == (6 if "accumulate" in options else 18)
 
 
-def test_it_begins_with_the_weights_after_the_step_that_is_said_and_skips_steps():
+def test_averaging_begins_after_the_start_step_and_skips_steps():
     model, optimizer = make()
     expected, states = {}, []
     ema = SwapEMAWeights(DECAY, start=4, every=3, buffers="copy")
@@ -128,7 +128,7 @@ def test_it_begins_with_the_weights_after_the_step_that_is_said_and_skips_steps(
     assert all(torch.equal(ema.weights()[name], expected[name]) for name in expected)
 
 
-def test_a_run_that_ends_before_it_begins_says_so(caplog):
+def test_a_run_that_ends_before_averaging_begins_warns(caplog):
     ema = SwapEMAWeights(start=99)
     fit(ema, epochs=1)
     assert "the run ended at step 6, but averaging begins at step 99" in caplog.text
@@ -136,7 +136,7 @@ def test_a_run_that_ends_before_it_begins_says_so(caplog):
         ema.weights()
 
 
-def test_the_warm_up_lets_the_first_updates_count_more():
+def test_warmup_lets_the_first_updates_count_more():
     weight = nn.Parameter(torch.zeros(1))
     model = nn.ParameterList([weight])
     ema = SwapEMAWeights(0.4, warmup=True)
@@ -150,7 +150,7 @@ def test_the_warm_up_lets_the_first_updates_count_more():
     assert torch.equal(ema.weights()["0"], expected)
 
 
-def test_in_a_loop_without_an_optimizer_a_step_is_a_batch():
+def test_in_a_loop_without_an_optimizer_batches_are_counted():
     model = nn.Linear(1, 1)
     ema = SwapEMAWeights(0.5)
     with Loop([ema], model=model, extra_callbacks=[], monitors=[]) as run:
@@ -160,7 +160,7 @@ def test_in_a_loop_without_an_optimizer_a_step_is_a_batch():
     assert ema.updates == 3
 
 
-def test_weights_that_are_unfrozen_at_the_begin_of_an_epoch_have_the_average_they_would_have_had():
+def test_weights_unfrozen_at_an_epoch_begin_are_averaged_from_the_start():
     ema, by_hand, given = pair()
     given["model"][0].requires_grad_(False)
 
@@ -174,7 +174,7 @@ def test_weights_that_are_unfrozen_at_the_begin_of_an_epoch_have_the_average_the
     assert "WRONG" not in by_hand.seen
 
 
-def test_of_several_models_one_may_be_averaged_or_all():
+def test_one_or_all_of_several_models_can_be_averaged():
     models = {"one": nn.Linear(1, 1), "two": nn.Linear(1, 1)}
     optimizer = torch.optim.SGD([*models["one"].parameters(), *models["two"].parameters()], lr=0.1)
     everything, a_part = SwapEMAWeights(0.5), SwapEMAWeights(0.5, model=models["two"], name="part")
@@ -186,7 +186,7 @@ def test_of_several_models_one_may_be_averaged_or_all():
     assert same(everything.weights()["two"], a_part.weights())
 
 
-def test_tied_weights_are_both_in_what_is_given_out():
+def test_weights_returns_both_names_of_a_tied_weight():
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     model[1].weight = model[0].weight
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -201,10 +201,10 @@ def test_tied_weights_are_both_in_what_is_given_out():
     assert list(ema.state_dict()["averages"]) == ["0.weight"]
 
 
-# In and out
+# Swapping
 
 
-def test_they_are_in_for_every_kind_of_validation_and_prediction_and_out_again():
+def test_averages_are_swapped_in_for_validation_and_prediction():
     ema, by_hand, given = pair()
     own = InferenceRunner([(INPUTS[:4], TARGETS[:4])], [ScalarStats("loss")])
     runner = None
@@ -229,7 +229,7 @@ def test_they_are_in_for_every_kind_of_validation_and_prediction_and_out_again()
     assert same(given["model"].state_dict(), by_hand.trained)
 
 
-def test_validation_in_the_middle_of_an_epoch_and_inside_of_another_one():
+def test_averages_are_swapped_in_for_nested_and_mid_epoch_validation():
     ema, by_hand, given = pair()
 
     class Nests(Callback):
@@ -244,7 +244,7 @@ def test_validation_in_the_middle_of_an_epoch_and_inside_of_another_one():
     assert same(given["model"].state_dict(), by_hand.trained)
 
 
-def test_what_the_metric_says_is_what_the_averages_are_worth():
+def test_a_metric_is_that_of_the_averages():
     ema, _, given = pair()
     runner = fit(ema, **given)
     found = runner.validate((INPUTS, TARGETS), batch_size=24)["val_loss"]
@@ -254,7 +254,7 @@ def test_what_the_metric_says_is_what_the_averages_are_worth():
     assert found == pytest.approx(nn.functional.cross_entropy(other(INPUTS), TARGETS).item(), rel=1e-6)
 
 
-def test_with_swap_on_epoch_they_are_in_for_those_who_follow_and_no_checkpoint_has_them_as_the_model(tmp_path):
+def test_swap_on_epoch_swaps_for_later_callbacks_but_not_for_checkpoints(tmp_path):
     ema, by_hand, given = pair(swap_on_epoch=True)
     before = ByHand(given["model"])
     fit(before, ema, by_hand, ModelSaver(), workdir=tmp_path, **given)
@@ -265,7 +265,7 @@ def test_with_swap_on_epoch_they_are_in_for_those_who_follow_and_no_checkpoint_h
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_early_stopping_keeps_the_averages_it_has_measured(mode):
+def test_early_stopping_restores_the_averages_it_measured(mode):
     ema, by_hand, given = pair(swap_on_epoch=True)
     stopping = EarlyStopping("val_loss", patience=9, mode=mode, restore_best_weights=True)
     best, sign = {}, 1 if mode == "min" else -1
@@ -276,12 +276,12 @@ def test_early_stopping_keeps_the_averages_it_has_measured(mode):
                 best.update(value=run.metrics["val_loss"], weights=clones(by_hand.averages))
 
     runner = fit(ema, stopping, by_hand, Keeps(), epochs=4, **given)
-    assert stopping.best.step == (24 if mode == "min" else 6)  # the last epoch, and the first
+    assert stopping.best.step == (24 if mode == "min" else 6)  # the last epoch, or the first
     assert same(given["model"].state_dict(), best["weights"])
     assert runner.validate((INPUTS[:8], TARGETS[:8]), batch_size=4)["val_loss"] == pytest.approx(best["value"], rel=1e-6)
 
 
-def test_one_that_would_restore_other_weights_than_it_has_measured_is_named(caplog):
+def test_restoring_weights_other_than_the_measured_ones_warns(caplog):
     words = "EarlyStopping(val_loss) would restore the training weights"
 
     def stopping():
@@ -295,7 +295,7 @@ def test_one_that_would_restore_other_weights_than_it_has_measured_is_named(capl
     assert caplog.text.count(words) == 2
 
 
-def test_of_two_the_later_one_is_measured_and_both_are_out_again():
+def test_with_two_callbacks_the_later_averages_are_used_in_validation():
     ema, by_hand, given = pair()
     fit(SwapEMAWeights(0.5, name="other", swap_on_epoch=True), ema, by_hand, **given)
     assert [one for one in by_hand.seen if one == "val"] == ["val"] * 6
@@ -303,11 +303,11 @@ def test_of_two_the_later_one_is_measured_and_both_are_out_again():
     assert same(given["model"].state_dict(), by_hand.trained)
 
 
-# However a pass ends
+# Ends of a pass
 
 
 class Boom(Exception):
-    """Comes out of a validation."""
+    """Raised in a validation pass."""
 
 
 class Fails(Callback):
@@ -329,7 +329,7 @@ class Fails(Callback):
 
 
 @pytest.mark.parametrize("point", ["on_val_epoch_begin", "on_val_iter_begin", "on_val_epoch_end"])
-def test_after_an_exception_in_validation_the_training_weights_are_back(point):
+def test_an_exception_in_validation_restores_the_training_weights(point):
     ema, by_hand, given = pair()
     with pytest.raises(Boom):
         fit(ema, by_hand, Fails(point), **given)
@@ -338,7 +338,7 @@ def test_after_an_exception_in_validation_the_training_weights_are_back(point):
 
 
 @pytest.mark.parametrize("point", ["on_val_epoch_begin", "on_val_iter_begin", "on_val_epoch_end"])
-def test_whoever_contains_the_exception_goes_on_with_the_training_weights(point):
+def test_training_continues_with_its_weights_after_a_contained_exception(point):
     ema, by_hand, given = pair()
 
     class Contains(Callback):
@@ -360,7 +360,7 @@ def test_whoever_contains_the_exception_goes_on_with_the_training_weights(point)
 
 
 def own_loop(ema, validate, epochs=2):
-    """Train in a loop of one's own, with this validation before each step; return the weights at the end."""
+    """Train in your own loop with this validation before each step; return the weights at the end."""
     model, optimizer = make()
     with Loop([ema] if ema else [], model=model, optimizer=optimizer, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(epochs):
@@ -390,7 +390,7 @@ def swallowed_further_out(run, model):
             model.eval()(inputs)
             raise Boom
 
-    with pytest.raises(Boom):  # which holds on to the frames of the error
+    with pytest.raises(Boom):  # pytest.raises keeps the frames of the error alive
         deeper()
     model.train()
 
@@ -410,11 +410,11 @@ def in_inference_mode(run, model):
 
 
 @pytest.mark.parametrize("validate", [swallowed, swallowed_further_out, broken_off, in_inference_mode])
-def test_in_a_loop_of_ones_own_training_goes_on_with_its_weights(validate):
+def test_training_in_your_own_loop_continues_with_its_weights(validate):
     assert same(own_loop(SwapEMAWeights(DECAY), validate), own_loop(None, validate))
 
 
-def test_a_validation_between_forward_and_backward_changes_no_gradient():
+def test_validation_between_forward_and_backward_changes_no_gradient():
     def train(*callbacks):
         model, optimizer = make()
         with Loop(callbacks, model=model, optimizer=optimizer, extra_callbacks=[], monitors=[]) as run:
@@ -430,7 +430,7 @@ def test_a_validation_between_forward_and_backward_changes_no_gradient():
 
 
 @pytest.mark.parametrize("how", ["foreach", "fused"])
-def test_a_step_in_a_pass_that_is_still_open_is_an_error_and_not_a_wrong_step(how):
+def test_a_step_during_an_open_pass_raises(how):
     model, _ = make()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, **{how: True})
     ema, trained = SwapEMAWeights(DECAY), {}
@@ -449,7 +449,7 @@ def test_a_step_in_a_pass_that_is_still_open_is_an_error_and_not_a_wrong_step(ho
     assert same(clones(dict(model.named_parameters())), trained)
 
 
-def test_a_step_that_nobody_saw_is_an_error_when_the_pass_ends():
+def test_a_step_that_the_run_did_not_see_raises_at_the_end_of_the_pass():
     model, optimizer = make()
     with (
         pytest.raises(BadLoop, match="the weights were changed"),
@@ -463,7 +463,7 @@ def test_a_step_that_nobody_saw_is_an_error_when_the_pass_ends():
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_ctrl_c_twice_in_validation_is_no_way_to_keep_them_in(number):
+def test_ctrl_c_in_validation_restores_the_training_weights(number):
     ema, by_hand, given = pair()
 
     class Sends(Callback):
@@ -493,11 +493,11 @@ def test_a_signal_in_validation_saves_the_training_weights(tmp_path):
     assert same(dict(sorted(averages.items())), dict(sorted(by_hand.averages.items())))
 
 
-# Checkpoints, and the end
+# Checkpoints and the end of the run
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_a_checkpoint_in_the_middle_of_everything_has_both_and_goes_on_exactly(in_background, tmp_path):
+def test_a_run_interrupted_in_validation_resumes_exactly(in_background, tmp_path):
     class Cuts(Callback):
         def on_val_iter_begin(self, run):
             if run.step == 10:
@@ -518,7 +518,7 @@ def test_a_checkpoint_in_the_middle_of_everything_has_both_and_goes_on_exactly(i
     assert whole[2] == resumed[2] == 18
 
 
-def test_added_to_a_run_that_goes_on_it_begins_there(tmp_path):
+def test_a_callback_added_to_a_resumed_run_starts_averaging_there(tmp_path):
     fit(ModelSaver(), workdir=tmp_path, epochs=1)
     model, optimizer = make()
     ema = SwapEMAWeights(DECAY)
@@ -526,7 +526,7 @@ def test_added_to_a_run_that_goes_on_it_begins_there(tmp_path):
     assert ema.updates == 6
 
 
-def test_kept_at_the_end_they_are_in_the_model_and_the_last_checkpoint_has_the_training_weights(tmp_path):
+def test_keep_at_end_leaves_the_averages_in_the_model_but_not_the_checkpoint(tmp_path):
     ema, by_hand, given = pair(keep_at_end=True)
     fit(ema, by_hand, ModelSaver(), workdir=tmp_path, **given)
     assert same(given["model"].state_dict(), by_hand.averages)
@@ -536,19 +536,19 @@ def test_kept_at_the_end_they_are_in_the_model_and_the_last_checkpoint_has_the_t
     assert same(longer.model.state_dict(), fit(epochs=5).model.state_dict())
 
 
-def test_after_an_exception_nothing_is_kept():
+def test_after_an_exception_keep_at_end_has_no_effect():
     ema, by_hand, given = pair(keep_at_end=True)
     with pytest.raises(Boom):
         fit(ema, by_hand, Fails("on_val_epoch_end"), **given)
     assert same(given["model"].state_dict(), by_hand.trained)
 
 
-def test_two_who_say_what_the_model_ends_with_are_refused():
+def test_two_callbacks_that_set_the_final_weights_raise():
     with pytest.raises(BadLoop, match=r"both replace the weights at the end of the run.\n  drop"):
         fit(SwapEMAWeights(keep_at_end=True), EarlyStopping(restore_best_weights=True))
 
 
-def test_weights_that_were_loaded_after_the_run_are_left_alone(caplog):
+def test_weights_loaded_after_the_run_are_not_swapped(caplog):
     caplog.set_level("INFO", "hookpoint")
     ema, _, given = pair()
     runner = fit(ema, **given)
@@ -560,7 +560,7 @@ def test_weights_that_were_loaded_after_the_run_are_left_alone(caplog):
     assert "the weights have changed since the run" in caplog.text
 
 
-def test_in_another_runner_it_leaves_another_model_alone():
+def test_another_runner_with_another_model_is_not_affected():
     ema, _, given = pair()
     fit(ema, **given)
     other, optimizer = make(seed=3)
@@ -569,7 +569,7 @@ def test_in_another_runner_it_leaves_another_model_alone():
     assert same(clones(other.state_dict()), before)
 
 
-def test_a_second_run_begins_anew_and_a_pickled_one_knows_its_averages():
+def test_a_second_run_starts_from_scratch_and_a_pickle_keeps_the_averages():
     ema, _, given = pair()
     fit(ema, **given)
     again = pickle.loads(pickle.dumps(ema))
@@ -580,7 +580,7 @@ def test_a_second_run_begins_anew_and_a_pickled_one_knows_its_averages():
     assert ema.updates == 18
 
 
-def test_load_weights_finds_the_averages_of_a_checkpoint(tmp_path):
+def test_load_weights_returns_the_averages_of_a_checkpoint(tmp_path):
     ema, by_hand, given = pair()
     fit(ema, ModelSaver(), by_hand, workdir=tmp_path, **given)
     model, _ = make(seed=9)
@@ -589,7 +589,7 @@ def test_load_weights_finds_the_averages_of_a_checkpoint(tmp_path):
     model.load_state_dict(hookpoint.load_weights(tmp_path, averaged="SwapEMAWeights"))
 
 
-# Mistakes
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -603,11 +603,11 @@ def test_load_weights_finds_the_averages_of_a_checkpoint(tmp_path):
         ({"buffers": "both"}, "buffers must be 'average' or 'copy'"),
     ],
 )
-def test_what_means_nothing_is_refused(given, words):
+def test_invalid_arguments_raise(given, words):
     with pytest.raises(ValueError, match=words):
         SwapEMAWeights(**given)
 
 
-def test_a_loop_without_a_model_is_refused():
+def test_a_loop_without_a_model_raises():
     with pytest.raises(BadLoop, match=r"SwapEMAWeights found no weights.\n  give"), Loop([SwapEMAWeights()]):
         pass

@@ -9,7 +9,7 @@ from hookpoint.callbacks.weights._weight_average import WeightAverage, averaged_
 
 
 def changed(model, seed):
-    """Give the model's tensors other values."""
+    """Change the values of the model's tensors."""
     numbers = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for one in [*model.parameters(), *model.buffers()]:
@@ -20,7 +20,7 @@ def same(one, other):
     return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_it_is_the_plain_loop_bit_for_bit():
+def test_the_average_is_bitwise_that_of_a_plain_loop():
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3).double())
     average = WeightAverage(buffers=True)
     average.follow(model)
@@ -34,7 +34,7 @@ def test_it_is_the_plain_loop_bit_for_bit():
     assert all(torch.equal(average.averages[name], expected[name]) for name in expected)
 
 
-def test_integers_are_not_averaged_and_statistics_only_when_asked():
+def test_integers_are_not_averaged_and_buffers_only_on_request():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     with_buffers, without = WeightAverage(buffers=True), WeightAverage(buffers=False)
     with_buffers.follow(model)
@@ -43,14 +43,14 @@ def test_integers_are_not_averaged_and_statistics_only_when_asked():
     assert set(without.averages) == dict(model.named_parameters()).keys()
 
 
-def test_buffers_that_no_checkpoint_keeps_are_left_out():
+def test_buffers_outside_the_state_dict_are_left_out():
     model = nn.Linear(1, 1)
     model.register_buffer("cache", torch.ones(3), persistent=False)
     model.register_buffer("nothing", None)
     assert [name for name, _ in averaged_tensors(model, buffers=True)] == ["weight", "bias"]
 
 
-def test_tied_weights_are_there_once():
+def test_tied_weights_are_averaged_once():
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     model[1].weight = model[0].weight
     average = WeightAverage(buffers=True)
@@ -61,7 +61,7 @@ def test_tied_weights_are_there_once():
     assert list(average.averages) == ["one.0.weight"]
 
 
-def test_frozen_weights_are_left_out_and_come_in_when_they_are_trained():
+def test_frozen_weights_are_averaged_once_they_are_unfrozen():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model[0].requires_grad_(False)
     average = WeightAverage(buffers=True)
@@ -73,12 +73,12 @@ def test_frozen_weights_are_left_out_and_come_in_when_they_are_trained():
     assert list(average.averages) == ["0.weight", "0.bias", "1.weight", "1.bias"]
     assert average.averages["1.weight"] is before
     assert torch.equal(average.averages["0.weight"], model[0].weight)
-    model[1].requires_grad_(False)  # what has an average keeps it
+    model[1].requires_grad_(False)  # a frozen weight keeps its average
     average.follow(model)
     assert len(average.averages) == 4
 
 
-def test_what_is_new_or_of_another_shape_begins_and_what_is_gone_is_dropped():
+def test_new_and_reshaped_tensors_start_over_and_removed_tensors_are_dropped():
     model = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False), "b": nn.Linear(2, 2, bias=False)})
     average = WeightAverage(buffers=True)
     average.follow(model)
@@ -88,7 +88,7 @@ def test_what_is_new_or_of_another_shape_begins_and_what_is_gone_is_dropped():
     assert same(average.averages, {name: one.detach() for name, one in model.named_parameters()})
 
 
-def test_half_precision_is_averaged_in_float32():
+def test_half_precision_weights_are_averaged_in_float32():
     model = nn.Linear(1, 1, bias=False).bfloat16()
     with torch.no_grad():
         model.weight.fill_(1.0)
@@ -102,7 +102,7 @@ def test_half_precision_is_averaged_in_float32():
     assert abs(average.averages["weight"].item() - (2 - 0.999**1000)) < 1e-3
 
 
-def test_weights_that_are_not_there_yet_begin_as_soon_as_they_are():
+def test_lazy_weights_are_averaged_once_they_are_initialized():
     model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.LazyLinear(1, bias=False))
     average = WeightAverage(buffers=True)
     average.follow(model)
@@ -112,7 +112,7 @@ def test_weights_that_are_not_there_yet_begin_as_soon_as_they_are():
     assert list(average.averages) == ["0.weight", "1.weight"]
 
 
-def test_it_begins_inside_of_inference_mode_and_goes_on_outside():
+def test_an_average_begun_in_inference_mode_continues_outside():
     model = nn.Linear(1, 1)
     average = WeightAverage(buffers=True)
     with torch.inference_mode():
@@ -121,7 +121,7 @@ def test_it_begins_inside_of_inference_mode_and_goes_on_outside():
     assert not average.averages["weight"].is_inference()
 
 
-def test_averages_of_before_are_gone_on_with_in_memory_of_their_own():
+def test_loaded_averages_are_copied():
     model = nn.Linear(2, 1)
     given = {name: torch.zeros_like(one) for name, one in model.state_dict().items()}
     average = WeightAverage(buffers=True)
@@ -131,7 +131,7 @@ def test_averages_of_before_are_gone_on_with_in_memory_of_their_own():
     assert given["weight"].tolist() == [[0.0, 0.0]]
 
 
-def test_it_is_pickled_without_the_model():
+def test_an_average_is_pickled_without_the_model():
     model = nn.Linear(2, 1)
     average = WeightAverage(buffers=True)
     average.follow(model)

@@ -8,7 +8,7 @@ from hookpoint.callbacks.weights._weight_swap import WeightSwap
 from hookpoint.core.errors import BadLoop
 
 
-def test_values_go_in_and_the_tensors_own_come_back_as_the_same_objects():
+def test_restore_returns_the_original_values_to_the_same_tensors():
     model = nn.Linear(3, 2)
     own, places = [one.detach().clone() for one in model.parameters()], [one.data_ptr() for one in model.parameters()]
     values = [torch.full_like(one, 7.0) for one in own]
@@ -25,7 +25,7 @@ def test_values_go_in_and_the_tensors_own_come_back_as_the_same_objects():
     assert all(torch.equal(value, torch.full_like(value, 7.0)) for value in values)
 
 
-def test_values_of_another_type_and_integers_are_cast():
+def test_values_of_other_dtypes_are_cast():
     tensors = [torch.zeros(2, dtype=torch.bfloat16), torch.tensor(5)]
     swap = WeightSwap()
     swap.apply(tensors, [torch.full((2,), 0.5), torch.tensor(9)])
@@ -36,21 +36,21 @@ def test_values_of_another_type_and_integers_are_cast():
     assert tensors[1].item() == 5
 
 
-def test_nothing_to_put_in_is_nothing_to_put_back():
+def test_applying_no_values_has_no_effect():
     swap = WeightSwap()
     swap.apply([], [])
     assert not swap.is_active
     swap.restore()
 
 
-def test_a_second_one_is_refused():
+def test_applying_twice_raises():
     swap = WeightSwap()
     swap.apply([torch.zeros(1)], [torch.ones(1)])
     with pytest.raises(BadLoop, match="already"):
         swap.apply([torch.zeros(1)], [torch.ones(1)])
 
 
-def test_a_gradient_that_is_under_way_is_that_of_the_weights_that_are_back():
+def test_a_pending_gradient_is_that_of_the_restored_weights():
     weight = nn.Parameter(torch.tensor([2.0, 3.0]))
     loss = (weight**2).sum()
     swap = WeightSwap()
@@ -61,7 +61,7 @@ def test_a_gradient_that_is_under_way_is_that_of_the_weights_that_are_back():
 
 
 @pytest.mark.parametrize("how", ["foreach", "for-loop"])
-def test_a_step_on_the_values_is_an_error_and_what_was_there_is_back(how):
+def test_a_step_on_the_swapped_values_raises_and_restores_the_weights(how):
     weight = nn.Parameter(torch.tensor([2.0, 3.0]))
     optimizer = torch.optim.Adam([weight], lr=1.0, foreach=how == "foreach")
     swap = WeightSwap()
@@ -75,7 +75,7 @@ def test_a_step_on_the_values_is_an_error_and_what_was_there_is_back(how):
     assert not swap.is_active
 
 
-def test_statistics_that_were_written_to_are_put_back_without_a_word():
+def test_changed_statistics_are_restored_without_an_error():
     norm = nn.BatchNorm1d(2)
     swap = WeightSwap()
     swap.apply([norm.running_mean], [torch.ones(2)])
@@ -84,7 +84,7 @@ def test_statistics_that_were_written_to_are_put_back_without_a_word():
     assert norm.running_mean.tolist() == [0.0, 0.0]
 
 
-def test_in_inference_mode_too():
+def test_weights_can_be_swapped_in_inference_mode():
     weight = nn.Parameter(torch.tensor([2.0]))
     swap = WeightSwap()
     with torch.inference_mode():
@@ -96,7 +96,7 @@ def test_in_inference_mode_too():
     assert weight.grad.item() == 4.0
 
 
-def test_an_interrupt_while_it_goes_in_leaves_nothing_half_done(monkeypatch):
+def test_an_interrupt_while_applying_can_be_undone(monkeypatch):
     tensors = [torch.tensor([1.0]), torch.tensor([2.0])]
 
     def interrupted(into, values):
