@@ -1,6 +1,6 @@
 """A real terminal: programs run in a pseudo-terminal, and what they write is parsed as a screen would show it.
 
-Also a clock that moves when it is told to, and runs of which only losses or learning rates matter.
+Also a clock that moves only when told to, and fixtures for runs that only need losses or learning rates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Terminal:
 
     @property
     def wrapped(self) -> list[str]:
-        """The drawings of the bar that took more than one line."""
+        """The drawings of the bar that wrapped."""
         return [frame for frame in self.frames if "\n" in frame]
 
 
@@ -154,7 +154,7 @@ def nothing_was_logged():
 
 @pytest.fixture
 def scores():
-    """Return `scores(*values)`: what `train_on_disk` logs in epochs with these scores."""
+    """Return `scores(*values)`: the rows that `train_on_disk` logs for these scores."""
     return lambda *values: [{"score": value} for value in values]
 
 

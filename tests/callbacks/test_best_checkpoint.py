@@ -65,7 +65,7 @@ def of(*steps):
         [TopKSaver("score"), TopKSaver("score", k=1, filename="score-1")],
     ],
 )
-def test_the_best_checkpoint_has_a_link_and_its_value_is_in_the_manifest(train_scores, tmp_path, callbacks):
+def test_the_best_checkpoint_has_a_folder_and_its_value_is_in_the_manifest(train_scores, tmp_path, callbacks):
     train_scores(tmp_path, callbacks)
     found = manifest(tmp_path, "best-score")
     assert found == manifest(tmp_path, "step-00000010"), "no limit deletes it"

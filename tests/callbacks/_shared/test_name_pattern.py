@@ -1,4 +1,4 @@
-"""Globs and regular expressions select modules and parameters by name. An error for a typo lists the names there are."""
+"""Globs and regular expressions select modules and parameters by name. An error for a typo lists the known names."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_without_a_similar_name_the_error_lists_the_known_names():
         chosen("zzz", [""])
 
 
-def test_without_a_model_the_error_says_so():
+def test_a_pattern_without_a_model_raises():
     with pytest.raises(BadLoop, match=r"^Tap\(x\) found no module\.\n  give      model=\.\.\., a torch\.nn\.Module"):
         chosen("*", [])
 

@@ -195,7 +195,7 @@ def test_a_saver_listed_twice_counts_once(train_on_disk, disk):
         (lambda place: BackupAndRestore(place), "BackupAndRestore(backup_dir='runs/x')"),
     ],
 )
-def test_a_folder_for_checkpoints_raises(make, argument):
+def test_a_checkpoint_folder_argument_raises(make, argument):
     make(None)
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         make("runs/x")

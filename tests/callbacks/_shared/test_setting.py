@@ -13,7 +13,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Writer(Callback):
-    """Sets a setting at the begin of the given epochs."""
+    """Sets a setting at the beginning of the given epochs."""
 
     def __init__(self, param, values, **options):
         super().__init__(**options)
@@ -198,7 +198,7 @@ def test_a_change_is_recorded_as_an_event_and_logged(caplog):
     ]
 
 
-# Two writers
+# Conflicts between writers
 
 
 def warnings_of(caplog, writers, epochs=4, **given):
@@ -267,7 +267,7 @@ def test_a_scheduler_counts_as_a_writer(caplog):
     assert said == ["the lr_scheduler, StepLR and A both set lr; the last write wins"]
 
 
-# What a checkpoint keeps
+# State in a checkpoint
 
 
 def test_a_value_that_no_optimizer_stores_is_in_the_state(run_with):

@@ -135,7 +135,7 @@ def test_a_process_is_stopped_after_an_exception(train_public):
     assert one.exitcode == -signal.SIGTERM
 
 
-def test_if_one_fails_to_start_the_others_are_stopped(train_public):
+def test_if_a_worker_fails_to_start_the_others_are_stopped(train_public):
     calls = []
     commands = [Server(calls), [os.devnull + "/no such program"]]
     with pytest.raises(NotADirectoryError):
@@ -143,7 +143,7 @@ def test_if_one_fails_to_start_the_others_are_stopped(train_public):
     assert calls == ["start", "stop"]
 
 
-def test_one_that_fails_to_stop_does_not_keep_the_others_running(train_public, caplog):
+def test_a_worker_that_fails_to_stop_does_not_keep_the_others_running(train_public, caplog):
     calls = []
 
     class Bad(Server):

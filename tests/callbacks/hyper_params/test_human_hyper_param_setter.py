@@ -103,7 +103,7 @@ def test_each_change_is_recorded_once(train_with_edits, tmp_path):
     ]
 
 
-def test_a_schedule_makes_it_read_more_often(train_with_edits, tmp_path):
+def test_a_schedule_can_read_the_file_more_often(train_with_edits, tmp_path):
     @on("on_train_iter_end")
     def edit(run):
         (tmp_path / "hyper.txt").write_text(f"lr:{run.step}\n")
@@ -326,7 +326,7 @@ def clear(path):
 
 @settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(st.lists(files(), min_size=1, max_size=4))
-def test_no_content_of_the_file_applies_an_invalid_value_or_fails(puts):
+def test_invalid_file_content_is_never_applied_and_never_raises(puts):
     logger, said = logging.getLogger("hookpoint"), []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())

@@ -111,7 +111,7 @@ def test_a_nan_prediction_is_not_positive():
     assert measure(BinaryClassificationStats(), [(torch.tensor([math.nan, 1.0]), torch.tensor([1, 1]))])[:2] == (1.0, 0.5)
 
 
-# Mistakes
+# Errors
 
 
 def test_the_error_for_a_missing_output_lists_the_outputs():

@@ -156,7 +156,7 @@ def test_half_precision_marks_are_counted_exactly():
     assert measure(ClassificationError("w"), [({"w": torch.ones(5000, dtype=torch.float16)}, None)]) == 1.0
 
 
-# Mistakes
+# Errors
 
 
 @pytest.mark.parametrize(

@@ -654,7 +654,7 @@ def test_a_reader_waits_for_a_scheduled_metric(name):
             fit(reader, inference, other, epochs=5)
 
 
-def test_the_metrics_it_writes_are_declared():
+def test_the_runner_declares_the_metrics_it_writes():
     runner = InferenceRunner([VAL], [top(1, "a"), ScalarStats(["b", "c"])], metrics={"d": Accuracy()})
     assert runner.writes == ("a", "validation_b", "validation_c", "d")
     assert runner.name == "InferenceRunner(a)"

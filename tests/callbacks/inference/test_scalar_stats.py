@@ -22,7 +22,7 @@ def measure(inferencer, batches, *callbacks, forward=lambda batch: batch[0], **o
 
 
 def by_samples(*values):
-    """Return batches of (tensor of so many samples, output); the forward function returns the output."""
+    """Return batches of (tensor with that number of samples, output); `second` is the forward function for them."""
     return [(torch.zeros(samples), value) for samples, value in values]
 
 

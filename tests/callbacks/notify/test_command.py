@@ -58,7 +58,7 @@ def test_a_curl_command_with_a_redirection_is_split():
 
 @pytest.mark.parametrize("run", HOSTILE)
 @pytest.mark.parametrize("written", ["notify x{run} '{run}'", ["notify", "x{run}", "{run}"]], ids=["string", "list"])
-def test_a_value_never_becomes_more_than_its_argument(run, written):
+def test_a_value_stays_within_its_argument(run, written):
     assert command_of(written).arguments({"loss": 0.5, "run": run}) == ["notify", f"x{run}", run]
 
 

@@ -263,7 +263,7 @@ def test_a_server_that_never_answers_does_not_delay_the_run(train, impatient, ca
     assert caplog.messages == ["SendStat: messages lost: 50 not sent before the run ended"]
 
 
-def test_a_command_that_takes_too_long_is_killed_and_the_next_one_runs(train, caplog):
+def test_a_command_that_takes_too_long_is_killed_and_the_next_command_runs(train, caplog):
     send = SendStat("test {epoch} = 2 && touch came || exec sleep 1000", shell=True, timeout_seconds=1.5)
     train([send], [{}, {}])
     assert os.path.exists("came")

@@ -346,14 +346,14 @@ def test_the_rate_covers_only_the_last_samples():
     assert rate == 5.0
 
 
-def test_another_pass_starts_from_scratch():
+def test_the_rate_of_another_pass_starts_from_scratch():
     meter = Meter()
     meter.add("a", 0, now=0.0)
     meter.add("a", 20, now=1.0)
     assert meter.add("b", 25, now=2.0) is None
 
 
-def test_a_restarted_pass_starts_from_scratch():
+def test_the_rate_of_a_restarted_pass_starts_from_scratch():
     meter = Meter()
     meter.add("a", 0, now=0.0)
     meter.add("a", 20, now=1.0)

@@ -81,6 +81,6 @@ def test_a_missing_folder_raises(tmp_path):
         load_info(tmp_path / "nothing")
 
 
-def test_the_error_for_a_url_contains_the_url():
+def test_loading_info_from_a_url_raises():
     with pytest.raises(errors.CannotResume, match=r"got s3://bucket/x\.\n  read      it with `hookpoint show s3://bucket/x`"):
         load_info("s3://bucket/x")

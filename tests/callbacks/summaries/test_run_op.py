@@ -33,7 +33,7 @@ def calls():
         ({"run_before": False, "run_as_trigger": False, "run_step": True}, [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)]),
     ],
 )
-def test_the_function_is_called_when_requested(train_on_disk, calls, options, expected):
+def test_options_set_when_the_function_is_called(train_on_disk, calls, options, expected):
     train_on_disk([RunOp(note, **options)], [{}, {}])
     assert calls == expected
 

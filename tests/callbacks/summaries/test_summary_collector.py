@@ -367,7 +367,7 @@ def test_an_invalid_collect_freq_raises(freq):
         SummaryCollector(collect_freq=freq)
 
 
-def test_a_summary_dir_raises(tmp_path):
+def test_a_summary_dir_argument_raises(tmp_path):
     with pytest.raises(ValueError, match="monitors write to the run's workdir") as caught:
         SummaryCollector("./summary")
     assert "leave     summary_dir out, and give the Runner or Loop workdir='./summary'" in str(caught.value)

@@ -141,7 +141,7 @@ def test_a_value_that_is_not_a_scalar_raises():
             run.outputs = torch.ones(2)
 
 
-def test_a_schedule_raises(train_on_values):
+def test_setting_a_schedule_raises(train_on_values):
     with pytest.raises(NoTrigger):
         train_on_values([SimpleMovingAverage("loss", 2).when(Every(steps=1))])
 

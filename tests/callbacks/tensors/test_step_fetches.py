@@ -140,7 +140,7 @@ class Tiny(torch.nn.Module):
         return self.head(self.body(x))
 
 
-def test_a_module_name_is_its_output_in_steps_that_request_it():
+def test_a_module_name_refers_to_its_output_in_steps_that_request_it():
     hooks = []
 
     class Outputs(Fetch):

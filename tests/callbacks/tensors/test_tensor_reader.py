@@ -111,7 +111,7 @@ def test_a_metric_is_read_as_logged_and_stands_in_for_an_unset_loss():
     assert read(["loss", "accuracy", "batch/size"], body) == [(0.5, 0.25, 9), (1.0, 0.5, 9)]
 
 
-def test_a_mapping_sets_other_names_and_functions_of_the_run():
+def test_a_mapping_renames_values_and_adds_functions_of_the_run():
     assert read({"twice": lambda run: run.batch * 2, "it": "batch"}, lambda run, batch: None) == [(2, 1), (4, 2)]
 
 
@@ -227,7 +227,7 @@ def test_after_an_epoch_values_are_copies_from_its_last_iteration():
     assert not seen[0][1].requires_grad
 
 
-def test_after_an_epoch_of_unknown_length_values_are_copies_too():
+def test_after_an_epoch_of_unknown_length_values_are_copies():
     seen, _ = fit(["batch/1"], when=Every(epochs=1), batches=Unmeasured())
     assert [values[0].tolist() for values in seen] == [data()[-1][1].tolist()]
 
@@ -237,7 +237,7 @@ class Unmeasured:
         return iter(data())
 
 
-def test_after_an_epoch_arrays_are_copies_too():
+def test_after_an_epoch_arrays_are_copies():
     buffer = numpy.zeros(2)
 
     class Reused:

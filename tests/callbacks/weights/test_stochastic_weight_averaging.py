@@ -287,7 +287,7 @@ def test_a_finished_run_that_is_started_again_has_the_averages(tmp_path):
 
 
 @pytest.mark.parametrize("start", [4, 0.5])
-def test_a_longer_run_resumes_as_if_planned_from_the_start(start, tmp_path):
+def test_a_run_extended_later_ends_like_a_run_of_full_length(start, tmp_path):
     fit(StochasticWeightAveraging(start, 0.1), ModelSaver(), workdir=tmp_path / "short")
     longer, _, _ = fit(StochasticWeightAveraging(start, 0.1), ModelSaver(), workdir=tmp_path / "short", epochs=8)
     whole, _, _ = fit(StochasticWeightAveraging(4, 0.1), ModelSaver(), workdir=tmp_path / "whole", epochs=8)

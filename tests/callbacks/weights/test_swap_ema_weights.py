@@ -160,7 +160,7 @@ def test_in_a_loop_without_an_optimizer_batches_are_counted():
     assert ema.updates == 3
 
 
-def test_weights_unfrozen_at_an_epoch_begin_are_averaged_from_the_start():
+def test_weights_unfrozen_in_a_later_epoch_are_averaged_from_the_start():
     ema, by_hand, given = pair()
     given["model"][0].requires_grad_(False)
 
@@ -244,7 +244,7 @@ def test_averages_are_swapped_in_for_nested_and_mid_epoch_validation():
     assert same(given["model"].state_dict(), by_hand.trained)
 
 
-def test_a_metric_is_that_of_the_averages():
+def test_validation_metrics_are_those_of_the_averages():
     ema, _, given = pair()
     runner = fit(ema, **given)
     found = runner.validate((INPUTS, TARGETS), batch_size=24)["val_loss"]
