@@ -155,6 +155,21 @@ def test_a_worker_that_fails_to_stop_does_not_keep_the_others_running(train_publ
     assert "Bad could not be stopped: RuntimeError: will not" in caplog.text
 
 
+def test_workers_are_stopped_in_reverse_order(train_public):
+    calls = []
+
+    class Named(Server):
+        def __init__(self, name):
+            super().__init__(calls)
+            self.name = name
+
+        def stop(self):
+            calls.append(f"stop {self.name}")
+
+    train_public([StartProcOrThread([Named("first"), Named("second")])])
+    assert calls == ["start", "start", "stop second", "stop first"]
+
+
 def test_a_process_that_ignores_sigterm_is_killed(train_public, tmp_path, monkeypatch, caplog, until):
     monkeypatch.setenv("READY", str(tmp_path / "ready"))
     one = process(ignore_terminate)

@@ -156,9 +156,13 @@ def test_an_evaluation_within_an_iteration_does_not_count(recorder):
 
 
 def test_flops_of_further_shapes_are_estimated(recorder, monkeypatch):
+    counted = []
+    start = flops_tracker.FlopsTracker._start
+    monkeypatch.setattr(FlopsTracker, "_start", lambda self, run: (counted.append(run.batch_idx), start(self, run)))
     monkeypatch.setattr(flops_tracker, "MAX_SIGNATURES", 2)
     _, rows = fit([tracked()], recorder, sizes=(4, 8, 6, 16), log_every=1)
     assert [row["model_flops"] for row in rows] == [4 * STEP, 8 * STEP, 6 * STEP, 16 * STEP]
+    assert counted == [0, 1]
 
 
 def test_nothing_is_left_behind_after_an_error(recorder):

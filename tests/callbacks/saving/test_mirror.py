@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -256,13 +257,11 @@ def test_a_workdir_is_required():
         pass
 
 
-def test_a_missing_package_is_named_with_its_extra(train):
+def test_a_missing_package_is_named_with_its_extra(train, monkeypatch):
     pytest.importorskip("fsspec")
-    try:
-        import s3fs  # noqa: F401
-    except ImportError:
-        with pytest.raises(BadArgument, match=r"s3://bucket/mine needs s3fs\.\n.*pip install 'hookpoint\[remote\]'"):
-            train("a", url="s3://bucket/mine")
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(BadArgument, match=r"s3://bucket/mine needs s3fs\.\n.*pip install 'hookpoint\[remote\]'"):
+        train("a", url="s3://bucket/mine")
 
 
 def test_storage_options_are_never_written_or_logged(train, tmp_path, folder, caplog, capsys):
