@@ -234,7 +234,7 @@ def test_state_dict_has_the_rows_on_disk_and_the_pending_values(tmp_path):
     ]
 
 
-def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
+def test_a_failed_fsync_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
     logger = CSVLogger()
     with Loop([logger], workdir=tmp_path) as run:
         for _ in run.epochs(1):

@@ -58,7 +58,7 @@ def test_an_epoch_left_early_is_appended():
     assert (history.epoch, history.history) == ([1, 2], {"loss": [0.5, 0.5]})
 
 
-def test_a_validation_outside_a_run_is_left_out(train_validated):
+def test_a_validation_outside_a_run_is_not_appended(train_validated):
     history = History()
     train_validated(history, epochs=1)
     with Loop([history], run_points=False) as run:
