@@ -281,7 +281,7 @@ def test_two_processes_match_those_of_a_runner_and_only_the_chief_writes(tmp_pat
     expected = listed("lightning", version("lightning"))["two processes"].lines
     for ours, theirs in zip(ranks["runner"], ranks["lightning"], strict=True):
         assert difference(ours["rows"], theirs["rows"]) == expected
-        assert ["on_train_iter_end", 2, 7, 7] in theirs["rows"]  # rank 1 requests a stop in iteration 6: all ranks stop one step later
+        assert ["on_train_iter_end", 2, 7, 7] in theirs["rows"]  # rank 1 stops in iteration 6: all stop one step later
 
 
 def test_the_adapter_can_be_pickled_for_new_processes():
