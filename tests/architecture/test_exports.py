@@ -46,11 +46,11 @@ def documented() -> str:
     return "\n".join(re.findall(r"```.*?```|`[^`\n]+`", pages, re.DOTALL))
 
 
-def test_all_is_sorted_without_duplicates():
+def test_public_names_are_sorted_without_duplicates():
     assert hookpoint.__all__ == sorted(set(hookpoint.__all__))
 
 
-def test_all_matches_the_table_of_lazy_names():
+def test_public_names_match_the_table_of_lazy_names():
     assert set(hookpoint.__all__) == set(HOOKPOINT) | {"__version__"}
 
 
@@ -66,7 +66,7 @@ def test_dir_shows_the_names_in_the_table(package):
     assert dir(import_module(package)) == sorted(listed | ({"__version__"} if package == "hookpoint" else set()))
 
 
-def test_dir_shows_the_names_in_all():
+def test_dir_shows_all_public_names():
     assert dir(hookpoint) == hookpoint.__all__
 
 

@@ -1,4 +1,4 @@
-"""A real run enters every file that docs/architecture.md lists for a step, a value, a save and a resume."""
+"""A real run enters every file that docs/architecture.md lists for a training step, a save and a resume."""
 
 from __future__ import annotations
 

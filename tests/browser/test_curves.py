@@ -32,7 +32,7 @@ def zoom_of(page):
     return [float(one) for one in found[0].replace("%7E", "~").split("~")] if found else None
 
 
-def test_the_newest_runs_are_shown_first(page, serve, opened, row, write_run):
+def test_the_five_newest_runs_are_shown_by_default(page, serve, opened, row, write_run):
     for number in range(7):
         lines = [row(step, loss=9.0 if step == 333 else 0.5, val_loss=0.25) for step in range(3_000)]
         write_run(f"run-{number}", lines, name=f"run-{number}", started=f"2026-11-0{number + 1}T00:00:00+00:00", step=3_000)

@@ -116,7 +116,7 @@ def test_the_newest_best_checkpoint_is_kept(command, train_run):
     assert checkpoints(folder) == ["best-score", "last", "step-00000008", "step-00000016"]
 
 
-def test_logs_deletes_only_log_files(command, mine):
+def test_clean_logs_deletes_only_log_files(command, mine):
     (mine / "tensorboard").mkdir(exist_ok=True)
     (mine / "tensorboard" / "events.out.tfevents.1.host.2.3").write_text("x")
     (mine / "tensorboard" / "notes.txt").write_text("mine")
@@ -125,7 +125,7 @@ def test_logs_deletes_only_log_files(command, mine):
     assert [path.name for path in (mine / "tensorboard").iterdir()] == ["notes.txt"]
 
 
-def test_previous_deletes_earlier_runs_but_no_other_files(command, train_run):
+def test_clean_previous_deletes_earlier_runs_and_keeps_other_files(command, train_run):
     folder = train_run(epochs=1)
     train_run(epochs=1, resume="never")
     train_run(epochs=1, resume="never")
@@ -138,12 +138,12 @@ def test_previous_deletes_earlier_runs_but_no_other_files(command, train_run):
     assert [path.name for path in (folder / "previous" / "002").iterdir()] == ["notes.txt"]
 
 
-def test_all_deletes_the_run_folder(command, mine):
+def test_clean_all_deletes_the_run_folder(command, mine):
     command("clean", "mine", "--all", "--yes")
     assert not mine.exists()
 
 
-def test_all_keeps_files_that_are_not_hookpoints(command, mine):
+def test_clean_all_keeps_files_that_are_not_hookpoints(command, mine):
     (mine / "notes.txt").write_text("mine")
     (mine / "hyper.txt").write_text("lr:0.1")
     (mine / "checkpoints" / "notes.txt").write_text("mine")
@@ -198,7 +198,7 @@ def killed(tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("--all",)], ids=["old ones", "all"])
-def test_the_next_clean_finishes_a_killed_one(command, train_run, killed, options, spread):
+def test_the_next_clean_finishes_a_killed_clean(command, train_run, killed, options, spread):
     for changes in spread(range(20), 5):
         folder = train_run(f"run-{changes}", epochs=3, callbacks=[cb.ModelSaver()])
         was_killed = killed(changes, "clean", folder.name, "--yes", *options)
@@ -228,7 +228,7 @@ def test_after_a_killed_clean_foreign_files_are_still_kept(command, train_run, k
     assert command("clean", "mine", "--yes").stderr.startswith("nothing to delete")
 
 
-def test_a_folder_without_a_manifest_is_deleted_if_all_its_files_are_hookpoints(command, train_run):
+def test_older_folders_without_a_manifest_and_foreign_files_are_deleted(command, train_run):
     folder = train_run(epochs=4, callbacks=[cb.ModelSaver(), Save("a"), Save("b")])
     for step in ("04", "08", "16"):
         (folder / "checkpoints" / f"step-000000{step}" / "manifest.json").unlink()

@@ -54,7 +54,7 @@ def test_rendezvous_options_are_ignored_on_a_single_machine(launched, script, tm
     assert printed.count("ignoring --rdzv-backend, --rdzv-endpoint") == 1
 
 
-def test_multiple_machines_meet_at_the_endpoint(launched, script, tmp_path):
+def test_multiple_machines_connect_through_the_endpoint(launched, script, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 

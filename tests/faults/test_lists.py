@@ -58,8 +58,8 @@ def test_a_run_resumes_with_a_changed_list_and_prints_the_changes(kind, change, 
 def test_the_state_of_a_missing_callback_is_kept_until_it_returns(kind, trial, tally):
     run = trial(Variant(kind=kind))
     assert run.start("lists.count", names=NAMES, step=9).wait() == -signal.SIGKILL  # after the checkpoint of step 8
-    assert run.start("lists.count", names=["a", "d"], step=15).wait() == -signal.SIGKILL  # 14
-    assert run.start("lists.count", names=["d", "e", "b"], step=21).wait() == -signal.SIGKILL  # 20
+    assert run.start("lists.count", names=["a", "d"], step=15).wait() == -signal.SIGKILL  # after the checkpoint of step 14
+    assert run.start("lists.count", names=["d", "e", "b"], step=21).wait() == -signal.SIGKILL  # after the checkpoint of step 20
     last = run.start("lists.count", names=["c", "e", "b", "a", "d"])
     result, counts = last.returned
     assert result == run.whole.result

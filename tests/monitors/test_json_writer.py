@@ -58,7 +58,7 @@ def test_each_record_is_a_line(tmp_path):
     ]
 
 
-def test_times_are_times_of_logging(write, tmp_path):
+def test_record_times_are_the_times_of_logging(write, tmp_path):
     write(tmp_path, epochs=2)
     times = [row["time"] for row in rows(tmp_path / "scalars.jsonl")]
     assert times == sorted(times)

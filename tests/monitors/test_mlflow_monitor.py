@@ -94,7 +94,7 @@ def test_values_settings_and_status_are_in_the_database(go, client, tmp_path, ur
     assert capfd.readouterr() == ("", "")
 
 
-def test_times_are_times_of_the_records(go, client, tmp_path):
+def test_metrics_have_the_times_of_the_records(go, client, tmp_path):
     go(epochs=1)
     metrics = client.get_metric_history(run_id(tmp_path), "loss")
     found = client.get_run(run_id(tmp_path))

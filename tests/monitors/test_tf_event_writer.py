@@ -75,7 +75,7 @@ def test_a_folder_may_be_nested(tmp_path):
     assert scalars(tmp_path / "logs/tensorboard") == {"error": [(0, 0.5)]}
 
 
-def test_times_are_times_of_logging(tmp_path):
+def test_event_times_are_the_times_of_logging(tmp_path):
     events = send(tmp_path, lambda run: run.log(x=1.0))
     assert abs(events.Scalars("x")[0].wall_time - os.stat(tmp_path / "tensorboard").st_mtime) < 60
 

@@ -30,7 +30,7 @@ def train(workdir, callbacks=(), epochs=2, leave_after=None, **options):
     return run
 
 
-def test_the_contents_of_run_json_after_a_finished_run(tmp_path):
+def test_run_json_has_all_facts_of_a_finished_run(tmp_path):
     train(tmp_path, [cb.MinSaver("loss")])
     contents = read_run_file(tmp_path)
     assert contents["name"] == "mine"
@@ -105,7 +105,7 @@ def test_a_resumed_run_keeps_its_start_and_lists_the_resume(tmp_path):
     assert (contents["status"], contents["epochs_done"]) == ("finished", 3)
 
 
-def test_a_fresh_run_moves_the_old_one_aside(tmp_path):
+def test_a_fresh_run_moves_the_earlier_run_to_previous(tmp_path):
     train(tmp_path, epochs=1)
     train(tmp_path, epochs=2)
     assert read_run_file(tmp_path)["resumed"] == []
@@ -196,7 +196,7 @@ SCRIPT = """
         (signal.SIGKILL, "running", ""),
     ],
 )
-def test_a_run_that_receives_a_signal_states_it(tmp_path, number, status, reason):
+def test_run_json_records_how_a_signal_ended_the_run(tmp_path, number, status, reason):
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path), "--token", "abc"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()

@@ -24,7 +24,7 @@ class Stop(Callback):
         run.stop("enough")
 
 
-def test_the_facts_of_a_finished_run(train_run):
+def test_a_finished_run_has_all_facts(train_run):
     run = RunFolder(train_run(epochs=2))
     assert run.is_run
     assert (run.name, run.status, run.reason) == ("mine", "finished", "")
@@ -260,7 +260,7 @@ def test_an_impossible_duration_is_read_as_zero(tmp_path, number):
         ("[" * 200_000, "it is nested more than 100 levels deep"),
     ],
 )
-def test_an_invalid_run_file_says_why(tmp_path, content, why):
+def test_an_invalid_run_file_gives_a_reason(tmp_path, content, why):
     run = write(tmp_path / "mine", content)
     assert (run.status, run.reason, run.step) == ("unknown", f"run.json is unreadable: {why}", 3)
 

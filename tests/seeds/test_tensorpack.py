@@ -219,7 +219,7 @@ def test_periodic_trigger_without_a_period_raises():
         PeriodicTrigger(Count())
 
 
-def test_periodic_callback_limits_all_points_to_the_period():
+def test_periodic_callback_limits_epoch_and_step_points_to_the_period():
     by_epoch, by_step = Count(), EveryName()
     train([PeriodicCallback(by_epoch, every_k_epochs=2), PeriodicCallback(by_step, every_k_steps=3)], epochs=4, steps=2)
     assert by_epoch.epochs == [2, 4]

@@ -50,7 +50,7 @@ def test_images_and_histograms_are_read(folder):
     }
 
 
-def test_an_image_that_is_not_png_is_none(folder):
+def test_image_of_returns_none_if_the_data_is_not_png(folder):
     assert image_of(MediaCache().media_of(folder)[-1]) is None
 
 
