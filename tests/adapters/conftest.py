@@ -1,4 +1,4 @@
-"""Other trainers warn about much that is not ours; warnings from hookpoint stay errors."""
+"""Ignore warnings of other trainers; warnings from hookpoint stay errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The differences between the record of a host and that of our Runner, as data: one file per host in this folder.
+"""The known differences between the records of a host and of our Runner: one file per host in the folder differences/.
 
-A file has a paragraph for each script that differs. Its first lines name the script, the versions of the host and the reason;
-then come the lines of the difference, as `diff` writes them.
+A file has one paragraph per script that differs. Its first lines name the script, the versions of the host and the reason;
+the lines of the difference follow, in the format of `diff`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parsed(paragraph: str) -> Difference:
 
 
 def difference(ours: list[tuple], theirs: list[tuple]) -> tuple[str, ...]:
-    """Return the lines of `diff`, without those that are equal."""
+    """Return the lines of `diff`, without equal lines."""
     texts = [[" ".join(map(str, row)) for row in rows] for rows in (ours, theirs)]
     lines = list(difflib.unified_diff(*texts, n=0, lineterm=""))[2:]
     return tuple(line for line in lines if not line.startswith("@@"))

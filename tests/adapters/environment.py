@@ -1,9 +1,9 @@
 """Set up an environment for another trainer and run the tests of its adapter there: python environment.py keras [--lowest].
 
-`together` is an environment with several trainers, for the tests of callbacks of several libraries in one list.
+`together` is an environment with several trainers, for the tests with callbacks of several libraries in one list.
 
-An environment is small: what the development environment has, it takes from there. The versions are those in constraints.txt,
-or the lowest that pyproject.toml allows.
+An environment is small: it shares the packages of the development environment. Versions come from constraints.txt, or are the
+lowest that pyproject.toml allows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONSTRAINTS, PROJECT = ROOT / "constraints.txt", ROOT / "pyproject.toml"
 TESTS = ["tests/adapters", "tests/architecture/test_docs.py"]
 LOWEST_NEEDS = {"lightning": ["setuptools<81"]}  # an old release imports pkg_resources
 SELECTED = "adapters or other-trainers"
-# Several trainers in one environment, for the tests of lists with callbacks of each. Everything else is tested per trainer.
+# Several trainers in one environment, for tests of mixed lists. Everything else is tested per trainer.
 COMBINED = {
     "together": (["keras", "lightning", "transformers"], ["tests/adapters/foreign_callbacks/test_several_libraries.py"])
 }

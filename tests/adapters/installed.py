@@ -1,4 +1,4 @@
-"""The trainers that are installed here, each with a module in hosts/."""
+"""The installed trainers, each with a module in hosts/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training under another trainer that is killed after a checkpoint: python -m tests.adapters.killed keras batch FOLDER."""
+"""A run under another trainer that is killed after a checkpoint: python -m tests.adapters.killed keras batch FOLDER."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.adapters.scripts import Fit
 from hookpoint import Callback
 from hookpoint import callbacks as cb
 
-AFTER = {"epoch": 4, "batch": 5}  # iterations: the one after the next step, so that nothing is saved at this place
+AFTER = {"epoch": 4, "batch": 5}  # iterations: one step after the save, so that nothing is saved here
 
 
 class Seen(Callback):
-    """The clocks and the metrics at each on_epoch_end, and the clocks at the end of the run."""
+    """Record the clocks and metrics at each on_epoch_end, and the clocks at the end of the run."""
 
     def on_setup(self):
         self.epochs, self.end = [], None
@@ -30,7 +30,7 @@ class Seen(Callback):
 
 
 class Kill(Callback):
-    """Kill the process at a place, as the kernel does when memory runs out."""
+    """Kill the process at a place, as the kernel does when it runs out of memory."""
 
     def __init__(self, place):
         super().__init__()
@@ -46,7 +46,7 @@ class Kill(Callback):
 
 
 def trained(host, fit, *more):
-    """Train under a host, with a callback that stops the run; return what was seen and the weights."""
+    """Train under a host, with a callback that stops the run; return the Seen callback and the weights."""
     seen = Seen()
     model = host.fit([cb.EarlyStopping("val_loss", min_delta=10.0, patience=3), seen, *more], fit)
     return seen, [tensor.detach().tolist() for tensor in model.parameters()]

@@ -1,4 +1,4 @@
-"""What a callback sees at each point of a training, and the small training that every host runs."""
+"""A callback that records what it sees at each point, and the small training run that every host executes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VAL = [(X[:8], Y[:8])]
 
 
 class Net(torch.nn.Linear):
-    """A network with equal weights everywhere. Its forward raises ValueError in the training batch `fail_at`, from 0."""
+    """A network with zero weights. Its forward raises ValueError in the training batch `fail_at`, counted from 0."""
 
     def __init__(self, fail_at=None):
         super().__init__(2, 1)

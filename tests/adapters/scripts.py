@@ -1,4 +1,4 @@
-"""The scripts that every host runs, and what our Runner records for each of them."""
+"""The scripts that every host runs, and the record of our Runner for each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hookpoint import callbacks as cb
 
 @dataclass(frozen=True)
 class Fit:
-    """One training. `save_at` and `resume_at` are a place: "epoch" (the end of epoch 1), "batch" (after the first batch of
-    epoch 2) or "validation" (after the validation of epoch 1); the checkpoint is in `folder`. A training that `is_killed` goes
-    on after the save until a callback kills its process; one that resumes from it uses what the host has saved until then."""
+    """One training run. `save_at` and `resume_at` are places: "epoch" (the end of epoch 1), "batch" (after the first batch of
+    epoch 2) or "validation" (after the validation of epoch 1); the checkpoint is in `folder`. With `is_killed`, the run
+    continues after the save until a callback kills its process; the resumed run uses the host's last save."""
 
     epochs: int = 2
     accumulate: int = 1
@@ -35,13 +35,13 @@ class Fit:
 
     @property
     def state_folder(self) -> Path | None:
-        """The workdir of a host whose own checkpoints have no place for our state."""
+        """The workdir, for a host whose own checkpoints cannot hold hookpoint's state."""
         return self.folder if self.workdir is None and (self.save_at or self.resume_at) else self.workdir
 
 
 @dataclass(frozen=True)
 class Script:
-    """A training, and what the record does at a point."""
+    """A training run, and what the record does at a point."""
 
     name: str
     fit: Fit = field(default_factory=Fit)
@@ -96,7 +96,7 @@ def recorded(host, script: Script, folder: Path, without) -> list[tuple]:
 
 
 class OurRunner:
-    """The reference."""
+    """The reference: hookpoint's Runner."""
 
     name = "Runner"
 
@@ -129,7 +129,7 @@ class OurRunner:
 
 
 def stop_at(place):
-    """Return a callback that stops a run at a place, where it is saved."""
+    """Return a callback that stops a run at a place, so that it is saved there."""
 
     def stop(run):
         if place == "batch" and run.iteration == 4:
@@ -143,10 +143,10 @@ def stop_at(place):
 
 
 def reference(script: Script, folder: Path, without, *, continues: bool) -> list[tuple]:
-    """Return the rows of our Runner, without the points that the host does not have.
+    """Return the rows of our Runner, without the points that the host lacks.
 
-    No Runner resumes after the validation of an epoch: there the rest of an uninterrupted run is expected. A host that
-    `continues` with the next epoch in a second fit is compared with a Runner that has a workdir, which does that too.
+    Our Runner cannot resume after the validation of an epoch, so the rest of an uninterrupted run is expected there. A host
+    that `continues` with the next epoch in a second fit is compared with a Runner that has a workdir and does the same.
     """
     if script.fit.resume_at == "validation":
         whole = recorded(OurRunner(), replace(script, fit=Fit(epochs=script.fit.epochs)), folder, without)

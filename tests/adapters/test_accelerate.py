@@ -1,4 +1,4 @@
-"""A Loop over a loader that Accelerate has prepared resumes at the same batch, with the same random numbers."""
+"""A Loop over a loader prepared by Accelerate resumes at the same batch, with the same random numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stream(IterableDataset):
 
 
 def prepared(kind):
-    AcceleratorState._reset_state(reset_partial_state=True)  # all objects share it, also those of an earlier test
+    AcceleratorState._reset_state(reset_partial_state=True)  # shared by all objects, including those of earlier tests
     GradientState._reset_state()
     torch.manual_seed(0)
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**CONFIGURATIONS.get(kind, {})))
@@ -52,7 +52,7 @@ def prepared(kind):
 
 
 def train(kind, workdir=None, stop_after=None):
-    """Return the batches and a random number for each; in a workdir, save when the run is stopped after so many of them."""
+    """Return the batches and a random number for each; with a workdir, save when the run stops after `stop_after` batches."""
     loader, seen = prepared(kind), []
     savers = [] if workdir is None else [cb.ModelSaver()]
     with Loop(savers, model=torch.nn.Linear(1, 1), workdir=workdir, extra_callbacks=[], monitors=[], control=False) as run:

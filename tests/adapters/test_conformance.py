@@ -1,4 +1,4 @@
-"""One script, every host, one record: what our callbacks see under another trainer is what they see in our Runner."""
+"""Callbacks see the same under every other trainer as in our Runner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOSTS = installed_hosts()
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name.replace(" ", "_"))
 @pytest.mark.parametrize("name", HOSTS)
-def test_the_record_of_a_host(name, script, tmp_path):
+def test_a_host_gives_the_same_record_as_the_runner(name, script, tmp_path):
     host = HOSTS[name]
     if script.name in host.CANNOT:
         pytest.skip(f"{host.NAME}: {host.CANNOT[script.name]}")
@@ -27,7 +27,7 @@ def test_the_record_of_a_host(name, script, tmp_path):
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_listed_differences_are_of_scripts_that_run(name):
+def test_listed_differences_belong_to_scripts_that_run(name):
     host = HOSTS[name]
     runs = {script.name for script in SCRIPTS if script.name not in host.CANNOT}
     runs |= getattr(host, "MORE_SCRIPTS", set())

@@ -1,4 +1,4 @@
-"""The environments of `make test-adapters`: every test of an adapter has one in which it runs."""
+"""Every adapter test runs in at least one environment of `make test-adapters`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def packages(host, *, lowest):
 
 @pytest.mark.parametrize("lowest", [False, True])
 @pytest.mark.parametrize("path", [path for path, needed in NEEDED.items() if needed])
-def test_a_file_has_an_environment_with_all_trainers_that_it_needs(path, lowest):
+def test_some_environment_has_all_trainers_that_a_file_needs(path, lowest):
     assert any(NEEDED[path] <= packages(host, lowest=lowest) for host in HOSTS)
 
 
-def test_some_files_need_a_trainer_and_one_needs_several():
+def test_the_needed_trainers_of_files_are_found():
     assert max(map(len, NEEDED.values())) == 3
     assert len([needed for needed in NEEDED.values() if needed]) > 8

@@ -1,4 +1,4 @@
-"""EpochState: the state of callbacks in the workdir, for trainers whose checkpoints have no place for it."""
+"""EpochState keeps the state of callbacks in the workdir, for trainers whose checkpoints cannot hold it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Counting(Callback):
 
 
 def trained(workdir, epochs, *, first=0):
-    """Run epochs without batches under a host that starts after epoch `first`; return how many the callback counts."""
+    """Run epochs without batches under a host that starts after epoch `first`; return the callback's count of epochs."""
     counting = Counting()
     hosted = HostedRun([counting], Host("Tiny"), {"workdir": workdir, "monitors": [], "control": False})
     kept = EpochState(hosted, workdir)
@@ -43,7 +43,7 @@ def trained(workdir, epochs, *, first=0):
 
 
 @pytest.mark.parametrize("first", [2, 3])
-def test_a_fit_resumes_after_the_last_epoch_or_the_one_before(tmp_path, first, caplog):
+def test_a_fit_resumes_after_either_of_the_last_two_epochs(tmp_path, first, caplog):
     assert trained(tmp_path, 3) == 3
     assert all((tmp_path / name).read_bytes().startswith(MAGIC) for name in (HOST_STATE, HOST_STATE_BEFORE))
     assert trained(tmp_path, 5, first=first) == 5
@@ -51,7 +51,7 @@ def test_a_fit_resumes_after_the_last_epoch_or_the_one_before(tmp_path, first, c
 
 
 @pytest.mark.parametrize(("first", "said"), [(1, "is from epoch 3, but Tiny starts epoch 2"), (4, "is from epoch 3, but")])
-def test_a_fit_that_starts_elsewhere_has_no_state(tmp_path, first, said, caplog):
+def test_a_fit_that_starts_at_another_epoch_warns_and_has_no_state(tmp_path, first, said, caplog):
     trained(tmp_path, 3)
     assert trained(tmp_path, 5, first=first) == 5 - first
     assert said in caplog.text
@@ -66,14 +66,14 @@ def test_a_fit_that_resumes_without_a_workdir_warns(caplog):
     ]
 
 
-def test_a_damaged_file_is_named_and_the_other_one_is_used(tmp_path, caplog):
+def test_a_damaged_file_is_named_and_the_other_file_is_used(tmp_path, caplog):
     trained(tmp_path, 3)
     (tmp_path / HOST_STATE).write_bytes(b"torn")
     assert trained(tmp_path, 5, first=2) == 5
     assert HOST_STATE in caplog.text
 
 
-def test_a_new_run_moves_both_files_away(tmp_path):
+def test_a_new_run_moves_both_files_to_previous(tmp_path):
     trained(tmp_path, 3)
     trained(tmp_path, 1)
     assert not (tmp_path / HOST_STATE_BEFORE).exists()

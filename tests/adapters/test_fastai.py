@@ -1,4 +1,4 @@
-"""fastai as a host: what is special about it."""
+"""fastai as a host: tests beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def points(record):
 @pytest.mark.filterwarnings("ignore:skip_backward had no effect")  # too late at the last two points
 @pytest.mark.parametrize("skip", ["skip_batch", "skip_backward", "skip_step"])
 @pytest.mark.parametrize("point", ["on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin"])
-def test_skips_do_what_they_do_in_a_runner(skip, point):
+def test_skips_have_the_same_effect_as_in_a_runner(skip, point):
     def act(reached, run):
         if reached == point and run.epoch == 1 and run.batch_idx == 1:
             getattr(run, skip)()
@@ -57,7 +57,7 @@ def test_the_error_of_a_callback_propagates_unchanged(error):
 
     args, record = error.args, Record(UNAVAILABLE)
     if isinstance(error, CancelFitException):
-        fitted(record, on("on_train_iter_end")(fail))  # fastai takes it as a request to end the fit
+        fitted(record, on("on_train_iter_end")(fail))  # fastai treats it as a request to end the fit
     else:
         with pytest.raises(type(error)) as caught:
             fitted(record, on("on_train_iter_end")(fail))
@@ -74,7 +74,7 @@ def test_errors_of_the_learner_reach_callbacks_only_in_a_with_statement():
         learner.fit(1)
     assert "on_exception" not in points(record)
     learner.model.fail_at = None
-    learner.fit(1)  # the run that fastai has left ends now
+    learner.fit(1)  # the run that fastai abandoned ends now
     assert [point for point in points(record) if point in ("on_run_begin", "on_exception", "on_run_end")] == [
         "on_run_begin",
         "on_exception",
@@ -88,7 +88,7 @@ def test_errors_of_the_learner_reach_callbacks_only_in_a_with_statement():
     assert points(record)[-2:] == ["on_exception", "on_run_end"]
 
 
-def test_the_finder_of_learning_rates_is_no_run():
+def test_the_learning_rate_finder_does_not_start_a_run():
     schedule = pytest.importorskip("fastai.callback.schedule")
     record = Record(UNAVAILABLE)
     learner = learner_of(adapters.fastai([record]))
@@ -97,14 +97,14 @@ def test_the_finder_of_learning_rates_is_no_run():
 
 
 class Validating(TheirCallback):
-    """A callback of fastai that validates and predicts in the middle of a fit."""
+    """A fastai callback that validates and predicts during a fit."""
 
     def after_train(self):
         self.learn.validate()
         self.learn.get_preds()
 
 
-def test_a_validation_by_a_callback_of_fastai_does_not_disturb_the_run():
+def test_a_validation_by_a_fastai_callback_does_not_disturb_the_run():
     plain, record = Record(UNAVAILABLE), Record(UNAVAILABLE)
     fitted(plain)
     fitted(record, more=[Validating()])
@@ -123,19 +123,19 @@ def test_validate_and_get_preds_fire_the_points_of_their_pass():
 
 
 class Stopping(TheirCallback):
-    order = 63  # that of fastai's EarlyStoppingCallback
+    order = 63  # the order of fastai's EarlyStoppingCallback
 
     def after_epoch(self):
         raise CancelFitException
 
 
-def test_a_callback_of_fastai_that_ends_the_fit_leaves_a_complete_epoch():
+def test_a_fastai_callback_that_ends_the_fit_leaves_a_complete_epoch():
     seen = []
     fitted(LambdaCallback(on_epoch_end=lambda run: seen.append((run.epoch, run.epoch_complete))), more=[Stopping()])
     assert seen == [(1, True)]
 
 
-def test_a_callback_of_fastai_that_ends_the_training_of_an_epoch():
+def test_a_fastai_callback_can_end_the_training_of_an_epoch():
     record = Record(UNAVAILABLE)
     fitted(record, more=[ShortEpochCallback(0.3, short_valid=False)])
     assert points(record).count("on_train_iter_end") == points(record).count("on_train_iter_begin") == 4
@@ -146,7 +146,7 @@ def mean_error(predicted, target):
     return (predicted - target).abs().mean()
 
 
-def test_metrics_of_the_learner_have_our_names():
+def test_metrics_of_the_learner_have_hookpoint_names():
     values = {}
     learner = fitted(LambdaCallback(on_epoch_end=lambda run: values.update(run.metrics)), metrics=[mean_error])
     assert values["val_mean_error"] == learner.final_record[2]
@@ -155,7 +155,7 @@ def test_metrics_of_the_learner_have_our_names():
 
 
 @pytest.mark.parametrize("options", [{}, {"opt_func": SGD}], ids=["torch", "fastai"])
-def test_settings_of_both_kinds_of_optimizers(options):
+def test_the_learning_rate_can_be_set_for_torch_and_fastai_optimizers(options):
     rates = []
 
     def lower(run):
@@ -169,7 +169,7 @@ def test_settings_of_both_kinds_of_optimizers(options):
     assert learner.opt.hypers[-1]["lr"] == 0.01
 
 
-def test_groups_keep_the_ratio_of_their_rates():
+def test_parameter_groups_keep_the_ratio_of_their_learning_rates():
     learner = fitted(
         on("on_run_begin")(lambda run: run.hyper.set("learning_rate", 0.01)),
         epochs=1,
@@ -186,7 +186,7 @@ def test_a_learner_with_callbacks_can_be_pickled():
     assert type(again) is TheirCallback
 
 
-def test_a_fit_that_starts_later_without_a_state_has_the_counters(tmp_path, caplog):
+def test_a_later_start_without_state_sets_the_clocks_and_warns(tmp_path, caplog):
     record = Record(UNAVAILABLE)
     learner = learner_of(adapters.fastai([record], workdir=tmp_path))
     learner.fit(3, start_epoch=2)
@@ -195,12 +195,12 @@ def test_a_fit_that_starts_later_without_a_state_has_the_counters(tmp_path, capl
     assert "does not exist, but fastai starts epoch 3: callbacks start from scratch" in caplog.text
 
 
-def test_a_fit_that_starts_later_without_a_workdir_warns(caplog):
+def test_a_later_start_without_a_workdir_warns(caplog):
     learner_of(adapters.fastai([Record(UNAVAILABLE)])).fit(3, start_epoch=2)
     assert "fastai starts epoch 3, but without workdir=, the state of hookpoint's callbacks was not saved" in caplog.text
 
 
-def test_what_fastai_cannot_do_is_refused():
+def test_unsupported_features_of_fastai_raise():
     for callback, text in [
         (cb.ModelSaver(), "ModelSaver saves checkpoints, which fastai does not support: .*SaveModelCallback"),
         (type("Fetching", (Callback,), {"on_batch_fetch_end": lambda self, run: None})(), "fastai has no on_batch_fetch_end"),
@@ -212,7 +212,7 @@ def test_what_fastai_cannot_do_is_refused():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_is_left_after_a_training(fails):
+def test_hooks_and_signal_handlers_are_removed_after_training(fails):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with_all = [cb.GradientStats(every=1), cb.SwapEMAWeights(0.9)]
     adapter = adapters.fastai(with_all)

@@ -1,4 +1,4 @@
-"""HostedRun: what the adapters of all trainers share, with a small trainer in place of another library's."""
+"""HostedRun, the shared part of all adapters, tested with a small trainer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FRAMEWORKS = ["accelerate", "fastai", "ignite", "keras", "lightning", "tensorflo
 
 
 class Tiny:
-    """A trainer: it calls methods of its callback, and has a method of its own that an adapter may wrap."""
+    """A trainer that calls methods of its callback, and has a method that an adapter may wrap."""
 
     def __init__(self, callback, fail_at=None):
         self.callback, self.fail_at, self.stop, self.step = callback, fail_at, False, 0
@@ -49,7 +49,7 @@ class Tiny:
 
 
 class TinyAdapter(ErrorsFromWith):
-    """An adapter as those for real trainers are written."""
+    """An adapter, written like those for real trainers."""
 
     def __init__(self, callbacks, save=None, **options):
         self.hosted = HostedRun(callbacks, HOST, options, save=save)
@@ -106,7 +106,7 @@ class Points(Callback):
         self.seen.append("end")
 
 
-def test_a_run_and_what_it_leaves():
+def test_a_run_fires_its_points_and_restores_the_trainer():
     points = Points()
     adapter = TinyAdapter([points])
     trainer = Tiny(adapter)
@@ -117,7 +117,7 @@ def test_a_run_and_what_it_leaves():
     assert not adapter.hosted.is_running
 
 
-def test_a_wrapped_method_of_the_object_itself_comes_back():
+def test_a_wrapped_instance_method_is_restored():
     trainer = Tiny(TinyAdapter([]))
     trainer.compute = own = lambda batch: 0.0
     trainer.fit(1)
@@ -133,7 +133,7 @@ def test_a_second_fit_is_a_second_run():
     assert points.seen == ["begin", (1, 3), "end"] * 2
 
 
-def test_an_error_of_a_callback_fires_on_exception_once_and_propagates():
+def test_a_callback_error_fires_on_exception_once_and_propagates():
     points = Points()
 
     def fail(run):
@@ -149,7 +149,7 @@ def test_an_error_of_a_callback_fires_on_exception_once_and_propagates():
     assert "compute" not in vars(trainer)
 
 
-def test_an_error_of_the_host_reaches_the_callbacks_in_a_with_statement():
+def test_a_host_error_reaches_the_callbacks_in_a_with_statement():
     points = Points()
     with pytest.raises(ValueError, match="the host fails"), TinyAdapter([points]) as adapter:
         trainer = Tiny(adapter, fail_at=1)
@@ -158,7 +158,7 @@ def test_an_error_of_the_host_reaches_the_callbacks_in_a_with_statement():
     assert "compute" not in vars(trainer)
 
 
-def test_a_run_that_the_host_left_ends_with_the_next_one():
+def test_an_abandoned_run_ends_when_the_next_run_starts():
     points = Points()
     adapter = TinyAdapter([points])
     left = Tiny(adapter, fail_at=1)
@@ -170,7 +170,7 @@ def test_a_run_that_the_host_left_ends_with_the_next_one():
     assert "compute" not in vars(left)
 
 
-def test_an_error_at_the_end_of_a_failed_run_is_a_note():
+def test_an_error_at_the_end_of_a_failed_run_becomes_a_note():
     class Failing(Callback):
         def on_run_end(self):
             raise KeyError("at the end")
@@ -184,7 +184,7 @@ def stopping():
     return cb.EarlyStopping("loss", min_delta=10.0, patience=3)
 
 
-def test_state_comes_back(tmp_path):
+def test_the_state_of_callbacks_is_restored(tmp_path):
     first, points = TinyAdapter([stopping()]), Points()
     Tiny(first).fit(2)
     again = TinyAdapter([stopping(), points])
@@ -194,13 +194,13 @@ def test_state_comes_back(tmp_path):
     assert again.driver.host.name == "Tiny"
 
 
-def test_a_host_that_continues_without_state_keeps_its_epochs():
+def test_a_host_that_continues_without_state_keeps_its_epoch_number():
     points = Points()
     Tiny(TinyAdapter([points])).fit(6, first=6)
     assert points.seen == ["begin", (6, 3), "end"]
 
 
-def test_a_damaged_state_is_named():
+def test_a_damaged_state_raises():
     first = TinyAdapter([stopping()])
     Tiny(first).fit(1)
     for state, why in ((first.state[:-1], "differs from what was written"), (b"\x80\x04N.", "is not a hookpoint state")):
@@ -210,7 +210,7 @@ def test_a_damaged_state_is_named():
             Tiny(again).fit(2)
 
 
-def test_state_that_cannot_be_saved_is_refused_before_the_first_step():
+def test_state_that_cannot_be_saved_raises_before_the_first_step():
     class Keeps(Callback):
         def state_dict(self):
             return {"lock": object()}
@@ -223,7 +223,7 @@ def test_state_that_cannot_be_saved_is_refused_before_the_first_step():
     assert trainer.step == 0
 
 
-def test_the_run_folder(tmp_path):
+def test_the_run_folder_is_written_continued_and_moved(tmp_path):
     options = {"workdir": tmp_path / "mine", "monitors": [cb.JSONWriter()]}
     adapter = TinyAdapter([], **options, name="tiny", log_every=1, config={"rate": 0.1})
     Tiny(adapter).fit(2)
@@ -236,11 +236,11 @@ def test_the_run_folder(tmp_path):
     Tiny(again).fit(3, first=3)
     rows = [json.loads(line) for line in (tmp_path / "mine" / "scalars.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows if row["at"] == "epoch"] == [1, 2, 3]
-    Tiny(TinyAdapter([], **options)).fit(1)  # a new run: the earlier one moves
+    Tiny(TinyAdapter([], **options)).fit(1)  # a new run: the earlier run is moved
     assert (tmp_path / "mine" / "previous" / "001" / "run.json").exists()
 
 
-def test_one_run_at_a_time_writes_to_a_workdir(tmp_path):
+def test_only_one_run_at_a_time_writes_to_a_workdir(tmp_path):
     class Inner(Callback):
         def on_epoch_end(self):
             Tiny(TinyAdapter([], workdir=tmp_path, monitors=[])).fit(1)
@@ -250,7 +250,7 @@ def test_one_run_at_a_time_writes_to_a_workdir(tmp_path):
     Tiny(TinyAdapter([], workdir=tmp_path, monitors=[])).fit(1)  # the lock is released
 
 
-def test_savers_use_the_host():
+def test_savers_save_through_the_host():
     written = []
 
     def save(tags, step):
@@ -273,12 +273,12 @@ def test_defaults_can_be_replaced(tmp_path):
     assert names(workdir=tmp_path, monitors=[], extra_callbacks=[cb.TimeMonitor()]) == ["TimeMonitor"]
 
 
-def test_an_unknown_option_is_named():
+def test_an_unknown_option_raises():
     with pytest.raises(BadArgument, match="the adapter for Tiny has no option 'work_dir'"):
         TinyAdapter([], work_dir="runs")
 
 
-def test_settings_of_the_host_have_both_names_of_the_learning_rate():
+def test_the_learning_rate_of_the_host_has_both_names():
     class Rate:
         name, value = "learning_rate", 0.5
 
@@ -311,7 +311,7 @@ def test_the_adapters_are_listed():
         adapters.kera  # noqa: B018
 
 
-def test_a_trainer_takes_commands(tmp_path):
+def test_commands_are_applied_under_a_host(tmp_path):
     rates = []
 
     @on("on_train_iter_end")
@@ -337,12 +337,12 @@ def test_a_trainer_takes_commands(tmp_path):
     assert (rates[:2], drops.drop) == ([0.5, 0.5], 0.25)
 
 
-def test_a_trainer_without_control_has_no_folder_for_it(tmp_path):
+def test_without_control_no_control_folder_is_created(tmp_path):
     Tiny(TinyAdapter([Callback()], workdir=tmp_path, control=False)).fit(1)
     assert not (tmp_path / ".control").exists()
 
 
 @pytest.mark.parametrize("save", [None, lambda tags, step: "there"])
-def test_a_mirror_of_checkpoints_is_refused_because_the_trainer_writes_its_own(tmp_path, save):
+def test_mirror_raises_because_the_trainer_writes_its_own_checkpoints(tmp_path, save):
     with pytest.raises(NotUnderHost, match="Mirror copies hookpoint's checkpoints, but Tiny writes its own"):
         TinyAdapter([cb.Mirror(f"file://{tmp_path}/there")], workdir=tmp_path / "here", save=save)

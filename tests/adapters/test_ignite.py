@@ -1,4 +1,4 @@
-"""ignite as a host: what is special about it."""
+"""ignite as a host: tests beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def points(record):
 
 
 @pytest.mark.parametrize("is_swallowed", [True, False])
-def test_handlers_of_exceptions_are_called_as_often_as_without_callbacks(is_swallowed):
+def test_exception_handlers_are_called_as_often_as_without_callbacks(is_swallowed):
     def calls(attach):
         training, seen = Training(fail_at=1), []
         if not attach:
@@ -69,7 +69,7 @@ def test_handlers_of_exceptions_are_called_as_often_as_without_callbacks(is_swal
     assert calls(attach=True) == calls(attach=False)
 
 
-def test_an_error_that_a_handler_swallows_is_no_failure_of_the_run():
+def test_an_error_swallowed_by_a_handler_does_not_fail_the_run():
     record = Record(UNAVAILABLE)
     training = Training(record, fail_at=1)
     training.trainer.add_event_handler(Events.EXCEPTION_RAISED, lambda engine, error: None)
@@ -78,7 +78,7 @@ def test_an_error_that_a_handler_swallows_is_no_failure_of_the_run():
     assert points(record)[-1] == "on_run_end"
 
 
-def test_the_error_of_a_callback_ends_the_run_even_if_a_handler_swallows_it():
+def test_a_callback_error_ends_the_run_even_if_a_handler_swallows_it():
     def fail(run):
         if run.iteration == 2:
             raise KeyError("mine")
@@ -108,7 +108,7 @@ def needs(method, argument):
         pytest.skip(f"this version of ignite has no {argument}")
 
 
-def test_a_run_ends_even_if_the_engine_skips_its_last_event():
+def test_a_run_ends_even_if_the_engine_skips_completed():
     needs(Engine.terminate, "skip_completed")
     record = Record(UNAVAILABLE)
     training = Training(record)
@@ -117,7 +117,7 @@ def test_a_run_ends_even_if_the_engine_skips_its_last_event():
     assert record.rows[-1][:4] == ("on_run_end", 2, 4, 4)
 
 
-def test_an_epoch_that_skips_its_last_event_ends_before_the_next_one():
+def test_an_epoch_that_skips_epoch_completed_ends_before_the_next():
     needs(Engine.terminate_epoch, "skip_epoch_completed")
     record = Record(UNAVAILABLE)
     training = Training(record)
@@ -143,14 +143,14 @@ def test_stop_epoch_ends_the_training_of_the_epoch(point):
 
 
 @pytest.mark.parametrize("point", ["on_run_begin", "on_epoch_begin", "on_train_epoch_begin"])
-def test_a_stop_before_the_first_batch(point):
+def test_a_stop_before_the_first_batch_runs_no_iteration(point):
     record = Record(UNAVAILABLE)
     Training(record, on(point)(lambda run: run.stop("enough"))).run()
     assert "on_iter_begin" not in points(record)
     assert points(record)[-1] == "on_run_end"
 
 
-def test_stop_epoch_in_a_validation_ends_it():
+def test_stop_epoch_during_a_validation_ends_the_validation():
     record = Record(UNAVAILABLE)
     training = Training(record, on("on_val_iter_end")(lambda run: run.stop_epoch()), validate=False)
     training.trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine: training.evaluator.run(VAL * 3))
@@ -169,7 +169,7 @@ def test_stop_epoch_in_a_validation_ends_it():
         (lambda loss: ("prediction", loss), lambda output: output[1], True),
     ],
 )
-def test_the_loss_is_in_the_output_of_the_engine(change, transform, known):
+def test_the_loss_is_read_from_the_output_of_the_engine(change, transform, known):
     seen, values = [], iter([0.5, 0.25, 0.125])
     trainer = Engine(lambda engine, batch: change(next(values)))
     note = on("on_train_iter_end")(lambda run: seen.append((run.loss, run.step)))
@@ -186,7 +186,7 @@ def test_metrics_of_the_trainer_are_metrics_of_the_run():
     assert values[-1] == training.trainer.state.metrics["smoothed"]
 
 
-def test_evaluators_have_names():
+def test_the_name_of_an_evaluator_is_part_of_its_metrics_names():
     values = {}
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -204,7 +204,7 @@ def test_evaluators_have_names():
     assert values["val_loss"] == values["val_noisy_loss"] > 0
 
 
-def test_a_test_after_the_training_is_no_validation_of_the_run():
+def test_an_evaluation_after_the_training_does_not_belong_to_the_run():
     record = Record(UNAVAILABLE)
     training = Training(record)
     training.trainer.add_event_handler(Events.COMPLETED, training.validate)
@@ -213,7 +213,7 @@ def test_a_test_after_the_training_is_no_validation_of_the_run():
     assert points(record)[-1] == "on_run_end"
 
 
-def test_a_validation_whose_error_is_caught_does_not_disturb_the_training():
+def test_a_failed_validation_whose_error_is_caught_does_not_disturb_the_run():
     record, training = Record(UNAVAILABLE), None
 
     def validate(engine):
@@ -235,7 +235,7 @@ def test_a_stopped_engine_that_runs_again_continues_the_clocks():
     assert record.rows[-1][:4] == ("on_run_end", 4, 12, 12)
 
 
-def test_state_in_a_checkpoint_is_in_our_own_encoding(tmp_path):
+def test_state_in_a_checkpoint_has_hookpoints_encoding(tmp_path):
     training = Training(cb.EarlyStopping("val_loss"))
     saver = Checkpoint({"hookpoint": training.adapter}, DiskSaver(str(tmp_path)), filename_pattern="{name}.pt")
     training.trainer.add_event_handler(Events.COMPLETED, saver)
@@ -276,7 +276,7 @@ def test_an_empty_state_starts_a_run_from_the_beginning():
     assert record.rows[0][:4] == ("on_run_begin", 0, 0, 0)
 
 
-def test_what_ignite_cannot_do_is_refused():
+def test_unsupported_features_of_ignite_raise():
     def refused(**methods):
         return type("Refused", (Callback,), methods)()
 
@@ -297,7 +297,7 @@ def test_what_ignite_cannot_do_is_refused():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_is_left_after_a_training(fails):
+def test_hooks_and_signal_handlers_are_removed_after_training(fails):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     training = Training(cb.GradientStats(every=1), cb.SwapEMAWeights(0.9), fail_at=1 if fails else None)
 

@@ -1,4 +1,4 @@
-"""Our callbacks in Keras 3: what the conformance suite does not show."""
+"""Keras 3 as a host: tests beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DATA = {"x": X, "y": Y, "batch_size": 4, "shuffle": False, "verbose": 0}
 VALIDATION = {"validation_data": tuple(part.numpy() for part in VAL[0]), "validation_batch_size": 8}
 
 
-def test_values_are_those_of_the_history(tmp_path):
+def test_metrics_equal_keras_history(tmp_path):
     seen = []
     note = on("on_epoch_end")(lambda run: seen.append((run.metrics["loss"], run.metrics["val_loss"], run.metrics["mae"])))
     model = model_of(Fit())
@@ -41,7 +41,7 @@ def test_values_are_those_of_the_history(tmp_path):
     assert len(seen) == 3
 
 
-def test_the_batch_the_outputs_and_the_loss_are_those_of_the_step():
+def test_callbacks_see_the_batch_the_outputs_and_the_loss():
     seen = []
 
     class Look(Callback):
@@ -60,7 +60,7 @@ def test_the_batch_the_outputs_and_the_loss_are_those_of_the_step():
 
 
 @pytest.mark.parametrize("fails", [None, "callback", "host"])
-def test_nothing_is_left_behind(fails):
+def test_the_model_and_signal_handlers_are_restored(fails):
     model = model_of(Fit(fail_at=1 if fails == "host" else None))
     before = dict(vars(model)), dict(vars(model.optimizer)), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 
@@ -77,7 +77,7 @@ def test_nothing_is_left_behind(fails):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before[2:]
 
 
-def test_without_with_the_next_fit_ends_the_run_that_keras_left():
+def test_without_a_with_statement_the_next_fit_ends_a_failed_run():
     seen = []
 
     class Points(Callback):
@@ -93,13 +93,13 @@ def test_without_with_the_next_fit_ends_the_run_that_keras_left():
     model, adapter = model_of(Fit(fail_at=1)), adapters.keras([Points()])
     with pytest.raises(ValueError, match="the host fails"):
         model.fit(**DATA, callbacks=[adapter])
-    assert seen == ["begin"]  # the error of Keras reached nobody
+    assert seen == ["begin"]  # the error of Keras did not reach the callbacks
     model_of(Fit()).fit(**DATA, callbacks=[adapter])
     assert seen == ["begin", "Keras ended the last run without an event.", "end", "begin", "end"]
-    assert vars(model)["train_step"].__name__ == "train_step"  # its own, not ours
+    assert vars(model)["train_step"].__name__ == "train_step"  # the model's own method, not hookpoint's
 
 
-def test_the_learning_rate_is_a_setting():
+def test_callbacks_can_set_the_learning_rate():
     model = model_of(Fit())
     setter = cb.ScheduledHyperParamSetter("learning_rate", [(0, 0.5), (1, 0.25)])
     short = on("on_epoch_begin")(lambda run: rates.append(run.hyper["lr"]))
@@ -109,7 +109,7 @@ def test_the_learning_rate_is_a_setting():
     assert float(model.optimizer.learning_rate) == 0.25
 
 
-def test_the_state_file_is_in_our_own_encoding_and_matches_the_epoch(tmp_path, caplog):
+def test_the_state_file_has_hookpoints_encoding_and_matches_the_epoch(tmp_path, caplog):
     def fitted(initial, epochs):
         rows = []
         stop = cb.EarlyStopping("val_loss", min_delta=10.0, patience=3)
@@ -121,9 +121,9 @@ def test_the_state_file_is_in_our_own_encoding_and_matches_the_epoch(tmp_path, c
     assert fitted(0, 2) == [(1, 3), (2, 6)]
     assert (tmp_path / HOST_STATE).read_bytes().startswith(MAGIC)
     assert fitted(2, 9) == [(3, 9), (4, 12)]
-    assert fitted(3, 9) == [(4, 12)]  # the state of the epoch before is kept too: Keras may have been killed before it saved
+    assert fitted(3, 9) == [(4, 12)]  # the previous epoch's state is kept too: Keras may be killed before it saves
     with caplog.at_level(logging.WARNING, "hookpoint"):
-        assert fitted(7, 8) == [(8, 3)]  # the optimizer of a new model has made no step
+        assert fitted(7, 8) == [(8, 3)]  # the optimizer of a new model has not stepped
     assert "is from epoch 4, but Keras starts epoch 8" in caplog.text
 
 
@@ -142,7 +142,7 @@ def test_a_saver_writes_weights(tmp_path):
         adapters.keras([cb.MinSaver("val_loss")])
 
 
-def test_a_custom_train_step_has_points_too():
+def test_a_custom_train_step_fires_step_points():
     class Model(keras.Model):
         def __init__(self):
             super().__init__()
@@ -175,14 +175,14 @@ def test_a_custom_train_step_has_points_too():
     assert seen == [1, 2, 3, True]
 
 
-def test_a_compiled_step_has_no_points_inside():
+def test_a_compiled_step_cannot_fire_step_points():
     model = model_of(Fit())
     model.compile(keras.optimizers.SGD(0.05), loss="mse", jit_compile=True)
     with pytest.raises(NotUnderHost, match="Keras has no on_step_begin: its step is compiled: pass jit_compile=False"):
         model.fit(**DATA, callbacks=[adapters.keras([cb.GradientStats(every=1)])])
 
 
-def test_evaluate_fires_the_points_of_a_validation():
+def test_evaluate_fires_validation_points():
     seen = []
 
     class Points(Callback):
@@ -199,7 +199,7 @@ def test_evaluate_fires_the_points_of_a_validation():
     assert seen == [0, 1, True]
 
 
-def test_what_keras_cannot_do_is_refused():
+def test_unsupported_features_of_keras_raise():
     with pytest.raises(
         NotUnderHost, match=r"run\.stop_epoch\(\) does not work under Keras: it can only stop the whole training run"
     ):

@@ -1,4 +1,4 @@
-"""A training under another trainer is killed, and the trainer resumes it from its own checkpoint: it ends the same."""
+"""A killed run that another trainer resumes from its own checkpoint ends with the same results."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ PLACES = [
     pytest.param(name, place, id=f"{name}-{place}")
     for name, host in HOSTS.items()
     for place, script in SCRIPTS.items()
-    if script not in host.CANNOT or place == "batch"  # there a host that resumes between epochs repeats the epoch
+    if script not in host.CANNOT or place == "batch"  # a host that resumes only between epochs repeats the epoch
 ]
 OF_THE_CLOCK = ("time", "at", "elapsed")
 
 
 def records(workdir):
-    """Return the records of a run, without what depends on the time."""
+    """Return the records of a run, without values that depend on the time."""
     lines = [json.loads(line) for line in (workdir / "scalars.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if "train_runtime" not in line]  # transformers: the time since it was resumed
+    lines = [line for line in lines if "train_runtime" not in line]  # transformers: the time since the resume
     return [{name: value for name, value in line.items() if name not in OF_THE_CLOCK} for line in lines]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "place"), PLACES)
-def test_a_killed_training_ends_as_if_it_had_not_been(name, place, tmp_path):
+def test_a_killed_run_ends_with_the_same_results(name, place, tmp_path):
     host, folder = HOSTS[name], tmp_path / "killed"
     folder.mkdir()
     command = [sys.executable, "-m", "tests.adapters.killed", name, place, str(folder)]
@@ -55,6 +55,6 @@ def test_a_killed_training_ends_as_if_it_had_not_been(name, place, tmp_path):
     assert resumed.end == whole.end
     assert resumed_weights == weights
     if SCRIPTS[place] in listed(name, version(getattr(host, "DISTRIBUTION", host.PACKAGE))):
-        return  # this version validates at another place when it resumes
+        return  # after a resume, this version validates at another place
     assert resumed.epochs == whole.epochs[0 if place == "validation" else 1 :]
     assert records(folder / "run") == records(tmp_path / "whole" / "run")

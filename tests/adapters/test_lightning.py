@@ -1,4 +1,4 @@
-"""Our callbacks in Lightning: what the conformance suite does not show."""
+"""Lightning as a host: tests beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fitted(callbacks, folder, *more, module=None, last=False, options=None, **tr
     return trainer
 
 
-def test_nothing_is_left_behind(tmp_path):
+def test_hooks_and_signal_handlers_are_removed(tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 
     def fail(run):
@@ -77,7 +77,7 @@ def test_a_callback_error_reaches_the_callbacks_once_and_has_a_note(tmp_path):
     assert [note for note in caught.value.__notes__ if "Failing" in note and "on_train_iter_end" in note]
 
 
-def test_the_state_in_a_checkpoint_is_in_our_own_encoding(tmp_path):
+def test_state_in_a_checkpoint_has_hookpoints_encoding(tmp_path):
     trainer = fitted([cb.EarlyStopping("val_loss"), cb.SwapEMAWeights(0.5)], tmp_path, options={"name": "mine"})
     trainer.save_checkpoint(tmp_path / "mine.ckpt")
     found = torch.load(tmp_path / "mine.ckpt", weights_only=True)["callbacks"]["hookpoint[mine]"]
@@ -85,7 +85,7 @@ def test_the_state_in_a_checkpoint_is_in_our_own_encoding(tmp_path):
     assert bytes(found["state"].numpy()).startswith(MAGIC)
 
 
-def test_two_lists_need_two_names(tmp_path):
+def test_two_lists_of_callbacks_need_two_names(tmp_path):
     lists = [adapters.lightning([cb.EarlyStopping("val_loss")], name=name) for name in ("one", "two")]
     trainer = trainer_of(lists[0], tmp_path, lists[1], max_epochs=1)
     trainer.fit(module_class()(), ResumableLoader(TRAIN), ResumableLoader(VAL))
@@ -138,7 +138,7 @@ def test_metrics_of_the_module_are_metrics_of_the_run(tmp_path):
     assert seen == [(1.0, True), (1.0, True)]
 
 
-def test_last_sees_what_the_module_logs_at_the_end_of_the_epoch(tmp_path):
+def test_with_last_callbacks_see_values_logged_at_the_end_of_an_epoch(tmp_path):
     seen = []
     read = on("on_epoch_end")(lambda run: seen.append(run.logs["late"]))
     module = logging_module("late", "on_train_epoch_end")
@@ -146,14 +146,14 @@ def test_last_sees_what_the_module_logs_at_the_end_of_the_epoch(tmp_path):
     assert seen == [0.0, 1.0]
 
 
-def test_a_metric_that_is_not_validated_is_not_observed_again(tmp_path):
+def test_epochs_without_validation_add_no_values_of_its_metrics(tmp_path):
     seen = []
     read = on("on_epoch_end")(lambda run: seen.append(len(run.monitors.get_history("val_loss"))))
     fitted([read], tmp_path, max_epochs=4, check_val_every_n_epoch=2)
     assert seen == [0, 1, 1, 2]
 
 
-def test_the_loss_of_a_batch_is_not_divided_by_the_accumulation(tmp_path):
+def test_the_loss_of_a_batch_is_not_divided_by_accumulation(tmp_path):
     losses = {1: [], 3: []}
     for accumulate, seen in losses.items():
         note = on("on_train_iter_end")(lambda run, seen=seen: seen.append(float(run.loss)))
@@ -162,19 +162,19 @@ def test_the_loss_of_a_batch_is_not_divided_by_the_accumulation(tmp_path):
     assert losses[3][:2] == [losses[1][0]] * 2
 
 
-def test_min_epochs_of_the_trainer_come_first(tmp_path):
+def test_a_stop_waits_for_min_epochs(tmp_path):
     epochs = []
     stop = on("on_epoch_end")(lambda run: (epochs.append(run.epoch), run.stop("enough")))
     fitted([stop], tmp_path, max_epochs=5, min_epochs=3)
     assert epochs == [1, 2, 3]
 
 
-def test_the_learning_rate_is_a_setting(tmp_path):
+def test_callbacks_can_set_the_learning_rate(tmp_path):
     trainer = fitted([cb.ScheduledHyperParamSetter("learning_rate", [(0, 0.5), (1, 0.25)])], tmp_path)
     assert trainer.optimizers[0].param_groups[0]["lr"] == 0.25
 
 
-def test_what_lightning_cannot_do_is_refused(tmp_path):
+def test_unsupported_features_of_lightning_raise(tmp_path):
     class Skips(Callback):
         may_skip = True
 
@@ -192,7 +192,7 @@ def test_what_lightning_cannot_do_is_refused(tmp_path):
         fitted([on("on_train_iter_begin")(lambda run: run.skip_batch())], tmp_path)
 
 
-def test_validate_fires_the_points_of_a_validation(tmp_path):
+def test_validate_fires_validation_points(tmp_path):
     seen = []
 
     class Points(Callback):
@@ -262,7 +262,7 @@ def test_two_processes_resume_as_one_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_processes_record_what_those_of_a_runner_do_and_only_the_chief_writes(tmp_path):
+def test_two_processes_match_those_of_a_runner_and_only_the_chief_writes(tmp_path):
     root, program = Path(__file__).parents[2], Path(__file__).with_name("two_processes.py")
     paths = os.pathsep.join(filter(None, [str(root / "src"), str(root), os.environ.get("PYTHONPATH")]))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(program)]
@@ -281,7 +281,7 @@ def test_two_processes_record_what_those_of_a_runner_do_and_only_the_chief_write
     expected = listed("lightning", version("lightning"))["two processes"].lines
     for ours, theirs in zip(ranks["runner"], ranks["lightning"], strict=True):
         assert difference(ours["rows"], theirs["rows"]) == expected
-        assert ["on_train_iter_end", 2, 7, 7] in theirs["rows"]  # rank 1 asks in iteration 6: all stop one step later
+        assert ["on_train_iter_end", 2, 7, 7] in theirs["rows"]  # rank 1 stops in iteration 6: all stop one step later
 
 
 def test_the_adapter_can_be_pickled_for_new_processes():
@@ -290,7 +290,7 @@ def test_the_adapter_can_be_pickled_for_new_processes():
     assert next(entry.name for entry in again.driver.hooks.entries) == "EarlyStopping(val_loss)"
 
 
-def test_lightning_takes_commands_as_far_as_it_supports_them(tmp_path):
+def test_supported_commands_are_applied_and_others_refused(tmp_path):
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     orders, rates, workdir = {}, [], tmp_path / "run"
@@ -304,7 +304,7 @@ def test_lightning_takes_commands_as_far_as_it_supports_them(tmp_path):
         rates.append(run.hyper["lr"])
         if run.iteration in commands:
             orders.update({do: control(workdir).send(do, args) for do, args in commands[run.iteration].items()})
-            machine_of(run).control.submit(ControlCommand("resume", {}, control(workdir).live().attempt))  # look at once
+            machine_of(run).control.submit(ControlCommand("resume", {}, control(workdir).live().attempt))  # poll at once
 
     saver = ModelCheckpoint(dirpath=tmp_path / "saved", save_top_k=-1)
     trainer = fitted([send], tmp_path, saver, options={"workdir": workdir}, max_epochs=3)

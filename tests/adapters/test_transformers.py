@@ -1,4 +1,4 @@
-"""The Trainer of transformers as a host: what is special about it."""
+"""The Trainer of transformers as a host: tests beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def trained(folder, *callbacks, model=None, listeners=(), outputs=True, options=
 
 
 def losses_of_batches():
-    """The losses of the batches before any step."""
+    """Return the losses of the batches before any step."""
     return [torch.nn.functional.mse_loss(torch.zeros_like(y), y).item() for _, y in TRAIN]
 
 
-def test_the_loss_of_a_batch_is_not_divided_by_the_accumulation(tmp_path):
+def test_the_loss_of_a_batch_is_not_divided_by_accumulation(tmp_path):
     losses = []
     seen = on("on_train_iter_end")(lambda run: losses.append(run.loss.item()))
     means = LambdaCallback(on_epoch_end=lambda run: losses.append(run.metrics["loss"]))
@@ -50,7 +50,7 @@ def test_the_loss_of_a_batch_is_not_divided_by_the_accumulation(tmp_path):
     assert losses[3] == pytest.approx(sum(loss * len(y) for loss, (_, y) in zip(expected, TRAIN, strict=True)) / 10)
 
 
-def test_a_model_that_knows_the_number_of_items_returns_its_share_of_the_mean(tmp_path):
+def test_losses_divided_by_num_items_in_batch_are_batch_means(tmp_path):
     class Sharing(Model):
         def forward(self, x, labels=None, **kwargs):
             out = self.net(x)
@@ -84,7 +84,7 @@ def test_callbacks_see_the_batch_the_outputs_and_the_targets(tmp_path):
     assert seen[0][2]["logits"].shape == (4, 1)
 
 
-def test_outputs_are_released_after_the_iteration_or_not_kept_at_all(tmp_path):
+def test_outputs_are_released_after_the_iteration_or_not_kept(tmp_path):
     kept = []
     trained(tmp_path, on("on_train_iter_end")(lambda run: kept.append(weakref.ref(run.outputs["logits"]))))
     gc.collect()
@@ -98,7 +98,7 @@ def test_outputs_are_released_after_the_iteration_or_not_kept_at_all(tmp_path):
     ("schedule", "expected"),
     [("constant", [0.05, 0.05, 0.01, 0.01, 0.01, 0.01]), ("linear", [0.05, 0.05 * 5 / 6, 0.01, 0.0075, 0.005, 0.0025])],
 )
-def test_a_new_learning_rate_outlives_the_next_step_of_the_scheduler(tmp_path, caplog, schedule, expected):
+def test_a_new_learning_rate_survives_the_next_scheduler_step(tmp_path, caplog, schedule, expected):
     rates = []
     setter = cb.HyperParamSetterWithFunc("learning_rate", lambda epochs_done, old: None)
 
@@ -113,7 +113,7 @@ def test_a_new_learning_rate_outlives_the_next_step_of_the_scheduler(tmp_path, c
     assert schedule == "linear" or rates == expected
 
 
-def test_a_callback_that_samples_in_the_middle_of_training_opens_no_validation(tmp_path):
+def test_eval_mode_during_training_does_not_start_a_validation(tmp_path):
     class Sampling(transformers.TrainerCallback):
         def on_step_end(self, args, state, control, model=None, **kwargs):
             model.eval()
@@ -136,7 +136,7 @@ def test_a_callback_that_samples_in_the_middle_of_training_opens_no_validation(t
         {"logging_strategy": "no", "save_strategy": "epoch"},
     ],
 )
-def test_an_epoch_ends_once_after_what_the_trainer_announced(tmp_path, arguments):
+def test_an_epoch_ends_once_after_the_trainers_logs_and_evaluation(tmp_path, arguments):
     ends, logged = [], []
 
     def note(run):
@@ -149,7 +149,7 @@ def test_an_epoch_ends_once_after_what_the_trainer_announced(tmp_path, arguments
     assert (None in logged) == (arguments["logging_strategy"] == "no")
 
 
-def test_several_data_sets_have_names_of_their_own(tmp_path):
+def test_metrics_of_several_datasets_have_separate_names(tmp_path):
     values = {}
     trainer = trainer_of(tmp_path, num_train_epochs=2)
     trainer.eval_dataset = {"small": SAMPLES[:4], "large": SAMPLES}
@@ -165,7 +165,7 @@ def test_several_data_sets_have_names_of_their_own(tmp_path):
     assert values["val_large_loss"] == pytest.approx(trainer.state.log_history[-2]["eval_large_loss"])
 
 
-def test_metrics_of_the_user_and_logs_reach_the_run(tmp_path):
+def test_compute_metrics_and_logs_of_the_trainer_reach_the_run(tmp_path):
     values = {}
     trainer = trainer_of(tmp_path, num_train_epochs=1)
     trainer.compute_metrics = lambda prediction: {"mae": float(abs(prediction.predictions - prediction.label_ids).mean())}
@@ -176,13 +176,13 @@ def test_metrics_of_the_user_and_logs_reach_the_run(tmp_path):
     assert not any("runtime" in name for name in values if name.startswith("val_"))
 
 
-def test_state_is_in_the_checkpoint_in_our_own_encoding(tmp_path):
+def test_state_in_a_checkpoint_has_hookpoints_encoding(tmp_path):
     trained(tmp_path, cb.EarlyStopping("val_loss"), save_strategy="epoch")
     assert (tmp_path / "checkpoint-3" / "hookpoint.state").read_bytes().startswith(MAGIC)
 
 
-def test_the_state_is_in_a_checkpoint_before_the_trainer_can_resume_from_it(tmp_path):
-    """A kill at any moment of a save leaves a checkpoint with our state, or one that has no trainer_state.json yet."""
+def test_state_is_saved_before_a_checkpoint_becomes_resumable(tmp_path):
+    """A kill during a save leaves a checkpoint with hookpoint's state, or without trainer_state.json."""
     found = []
     trainer = trainer_of(tmp_path, num_train_epochs=2, save_strategy="epoch")
     save = trainer._save_rng_state
@@ -197,7 +197,7 @@ def test_the_state_is_in_a_checkpoint_before_the_trainer_can_resume_from_it(tmp_
     assert [{"hookpoint.state", "trainer_state.json"} & set(names) for names in found[:2]] == [{"hookpoint.state"}] * 2
 
 
-def test_two_lists_in_one_trainer_have_a_state_each(tmp_path):
+def test_two_lists_in_one_trainer_have_separate_states(tmp_path):
     ends = []
     for resume in (False, True):
         trainer = trainer_of(tmp_path, num_train_epochs=1 + resume, save_strategy="epoch")
@@ -213,7 +213,7 @@ def test_two_lists_in_one_trainer_have_a_state_each(tmp_path):
     ]
 
 
-def test_a_checkpoint_without_state_gives_its_counters_and_a_warning(tmp_path, caplog):
+def test_a_checkpoint_without_state_sets_the_clocks_and_warns(tmp_path, caplog):
     trainer_of(tmp_path, num_train_epochs=1, save_strategy="epoch").train()
     record = Record(UNAVAILABLE)
     trainer = trainer_of(tmp_path, num_train_epochs=2)
@@ -238,7 +238,7 @@ def refusing(**methods):
     return type("Refused", (Callback,), methods)()
 
 
-def test_what_the_trainer_cannot_do_is_refused_when_compiled(tmp_path):
+def test_unsupported_callbacks_raise_when_compiled(tmp_path):
     trainer = trainer_of(tmp_path)
     for callback, text in [
         (cb.ModelSaver(), r"ModelSaver saves checkpoints, which transformers\.Trainer does not support: .*save_strategy"),
@@ -266,7 +266,7 @@ def test_what_the_trainer_cannot_do_is_refused_when_compiled(tmp_path):
         ),
     ],
 )
-def test_what_the_trainer_cannot_do_is_refused_at_the_call(tmp_path, point, verdict, text):
+def test_unsupported_verdicts_raise_at_the_call(tmp_path, point, verdict, text):
     with pytest.raises(NotUnderHost, match=text):
         trained(tmp_path, on(point)(lambda run: getattr(run, verdict)()))
 
@@ -279,7 +279,7 @@ def hooks_of(trainer):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_is_left_after_a_training(tmp_path, fails):
+def test_hooks_and_signal_handlers_are_removed_after_training(tmp_path, fails):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     trainer = trainer_of(tmp_path, Model(1 if fails else None), num_train_epochs=1)
     listeners = list(trainer.callback_handler.callbacks)
@@ -295,7 +295,7 @@ def test_nothing_is_left_after_a_training(tmp_path, fails):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_detaching_keeps_a_method_that_was_replaced_before_or_since(tmp_path):
+def test_detach_keeps_methods_that_were_replaced_before_or_after(tmp_path):
     trainer, calls = trainer_of(tmp_path, num_train_epochs=1), []
     original = trainer.train
     trainer.train = before = lambda: (calls.append("before"), original())
@@ -310,7 +310,7 @@ def test_detaching_keeps_a_method_that_was_replaced_before_or_since(tmp_path):
     assert calls == ["since", "before"]
 
 
-def test_a_trainer_that_looks_for_a_batch_size_starts_a_second_run(tmp_path):
+def test_auto_find_batch_size_starts_a_new_run_per_attempt(tmp_path):
     class Large(Model):
         def forward(self, x, labels=None):
             if len(x) > 2:
@@ -329,7 +329,7 @@ def test_a_trainer_that_looks_for_a_batch_size_starts_a_second_run(tmp_path):
     assert record.rows[-1][:4] == ("on_run_end", 1, 5, 5)
 
 
-def test_the_run_folder_is_that_of_every_run(tmp_path):
+def test_the_run_folder_has_the_usual_files(tmp_path):
     trained(tmp_path / "out", cb.EarlyStopping("val_loss"), options={"workdir": tmp_path / "run", "name": "mine"})
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (facts["name"], facts["status"], facts["epoch"], facts["step"], facts["samples"]) == ("mine", "finished", 1, 3, 10)
@@ -337,7 +337,7 @@ def test_the_run_folder_is_that_of_every_run(tmp_path):
     assert (tmp_path / "run" / "scalars.jsonl").stat().st_size > 0
 
 
-def test_an_evaluation_before_the_first_epoch(tmp_path):
+def test_eval_on_start_fires_validation_points_before_the_first_epoch(tmp_path):
     if "eval_on_start" not in transformers.TrainingArguments.__dataclass_fields__:
         pytest.skip("this version has no eval_on_start")
     record = Record(UNAVAILABLE)
@@ -370,7 +370,7 @@ trainer.train()
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_stop_of_one_of_two_processes_ends_both_at_the_same_step(tmp_path):
+def test_a_stop_on_one_rank_ends_both_at_the_same_step(tmp_path):
     root = Path(__file__).parents[2]
     (tmp_path / "train.py").write_text(SCRIPT)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(tmp_path / "train.py"), str(tmp_path)]
@@ -384,7 +384,7 @@ def test_a_stop_of_one_of_two_processes_ends_both_at_the_same_step(tmp_path):
     assert (tmp_path / "checkpoint-2" / "hookpoint.state").exists()
 
 
-def test_a_runner_trains_a_model_of_transformers_with_metrics_of_torchmetrics():
+def test_a_runner_trains_a_transformers_model_with_torchmetrics():
     torchmetrics = pytest.importorskip("torchmetrics")
     config = transformers.BertConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2

@@ -1,4 +1,4 @@
-"""What our callbacks measure and decide under another trainer is what they measure and decide in our Runner."""
+"""Callbacks measure and decide the same under another trainer as in our Runner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def host(request):
 
 
 class Seen(Callback):
-    """The metrics at each on_epoch_end, the loss of each batch, and how often each metric was observed."""
+    """Record the metrics at each on_epoch_end, the loss of each batch, and the history of each metric."""
 
     def on_run_begin(self):
         self.epochs, self.losses, self.history = [], [], {}
@@ -46,7 +46,7 @@ def seen_under(host, tmp_path, **fit):
     return seen, [tensor.tolist() for tensor in ema.weights().values()], weights
 
 
-def test_values_are_those_of_a_runner(host, tmp_path):
+def test_values_and_weights_equal_those_of_a_runner(host, tmp_path):
     ours, our_averages, our_weights = seen_under(OurRunner(), tmp_path / "ours", epochs=3)
     theirs, averages, weights = seen_under(host, tmp_path / "theirs", epochs=3)
     assert set(ours.epochs[0]) == set(MEASURED)
@@ -62,7 +62,7 @@ def test_values_are_those_of_a_runner(host, tmp_path):
 
 
 class Measured(Callback):
-    """What callbacks with hooks on the model and counters of operations send to the monitors at log steps."""
+    """Collect the values that callbacks with model hooks and operation counters send to the monitors at log steps."""
 
     def __init__(self):
         super().__init__()
@@ -72,7 +72,7 @@ class Measured(Callback):
         for record in records:
             for name, value in (record.scalars() if record.kind == "scalars" else {}).items():
                 kind, _, stat = name.partition("/")
-                stat = stat.rpartition("/")[2]  # without the module, which has another name in each host
+                stat = stat.rpartition("/")[2]  # without the module, whose name differs between hosts
                 if kind in ("activation", "model_flops") and stat != "ema":  # of a default callback of the adapters
                     self.values.setdefault((kind, stat, record.at), []).append(round(value, 5))
 
@@ -85,7 +85,7 @@ def measured_under(host, tmp_path):
     return measured.values, [[round(row, 5) for row in rows.flatten().tolist()] for rows in tap.features.values()]
 
 
-def test_callbacks_that_clean_up_after_skips_and_failed_steps_measure_what_they_do_in_a_runner(host, tmp_path):
+def test_callbacks_with_model_hooks_measure_the_same_as_in_a_runner(host, tmp_path):
     ours, rows = measured_under(OurRunner(), tmp_path / "ours")
     assert len(rows) == 1
     assert {kind for kind, _, at in ours if at == "step"} == {"activation", "model_flops"}
@@ -109,7 +109,7 @@ class Clock(Callback):
 
 
 @pytest.mark.parametrize("place", ["epoch", "batch", "validation"])
-def test_a_resumed_run_stops_at_the_same_epoch_with_the_same_clocks(host, tmp_path, place):
+def test_a_resumed_run_stops_with_the_same_clocks(host, tmp_path, place):
     script = {"epoch": "resume between epochs", "batch": "resume in an epoch", "validation": "resume after the validation"}
     if script[place] in host.CANNOT:
         pytest.skip(f"{host.NAME}: {host.CANNOT[script[place]]}")
@@ -120,7 +120,7 @@ def test_a_resumed_run_stops_at_the_same_epoch_with_the_same_clocks(host, tmp_pa
     assert clock.at == (4, 12, 12, 40)
 
 
-def test_the_run_folder_is_that_of_any_run(host, tmp_path):
+def test_commands_read_the_run_folder_of_a_host(host, tmp_path):
     workdir = tmp_path / "runs" / "mine"
     host.fit([cb.EarlyStopping("val_loss", min_delta=10.0, patience=1)], Fit(epochs=5, folder=tmp_path, workdir=workdir))
     for command in (["runs", str(workdir.parent)], ["show", str(workdir)], ["plot", str(workdir), "--terminal"]):

@@ -1,6 +1,6 @@
-"""A training in two processes, started by torchrun: python two_processes.py lightning|runner folder.
+"""A training run in two processes, started by torchrun: python two_processes.py lightning|runner folder.
 
-Each rank writes its rows, and the names of the files that it has written, to rank-<number>.json.
+Each rank writes its rows, and the names of the files that it wrote, to rank-<number>.json.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRITES = {"os.mkdir": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1, "os.remo
 
 
 def watch(folder: Path, written: list[str]) -> None:
-    """Note every file below a folder that this process writes, renames or removes."""
+    """Record every file below a folder that this process writes, renames or removes."""
 
     def note(event, args):
         path = None

@@ -1,4 +1,4 @@
-"""What is written about hookpoint is true: pages made from the source are up to date, and every example runs."""
+"""The docs are correct: generated pages are up to date, links work, and every example runs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @dataclass(frozen=True)
 class Block:
-    """A python block of a page, and the blocks right after it: text is what it prints, console what it says on stderr.
+    """A Python block of a page, and the blocks right after it: text is its stdout, console its stderr.
 
-    Nothing printed needs no block. What is said on stderr is looked at only where a page shows it. A block after the line
-    <!-- needs: keras --> runs only where that package is installed.
+    A block without output needs no text block. stderr is checked only if the page shows it. A block after the line
+    <!-- needs: keras --> runs only if that package is installed.
     """
 
     line: int
@@ -63,7 +63,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def run_page(path: Path) -> list[str]:
-    """Run a page's blocks one after the other in one namespace; return what was printed otherwise than the page says."""
+    """Run a page's blocks in order in one namespace; return the differences between their output and the page."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     wrong = []
     for block in blocks(path.read_text()):
@@ -72,7 +72,7 @@ def run_page(path: Path) -> list[str]:
         printed, said = io.StringIO(), io.StringIO()
         code = compile("\n" * (block.line - 1) + block.source, str(path), "exec")
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said), warnings.catch_warnings():
-            if block.needs is not None:  # what another library warns of is not ours
+            if block.needs is not None:  # ignore warnings of the other library
                 warnings.simplefilter("ignore")
                 warnings.filterwarnings("error", module="hookpoint")
             exec(code, namespace)
@@ -84,7 +84,7 @@ def run_page(path: Path) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def aside(tmp_path, monkeypatch):
-    """Keep what examples write and declare away from everything else."""
+    """Isolate the files that examples write and the points that they declare."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(point_table, "_declared", set(point_table._declared))
 
@@ -98,12 +98,12 @@ def aside(tmp_path, monkeypatch):
         ("errors.md", "make_errors.py", "page"),
     ],
 )
-def test_a_page_that_is_made_from_the_source_is_up_to_date(page, maker, function):
+def test_a_generated_page_is_up_to_date(page, maker, function):
     made = runpy.run_path(str(ROOT / "docs" / maker))[function]()
     assert (ROOT / "docs" / page).read_text() == made, "run `make docs`"
 
 
-def test_the_reference_has_every_callback_with_all_its_arguments_and_its_whole_docstring():
+def test_the_reference_has_every_callback_with_its_arguments_and_docstring():
     page = (ROOT / "docs" / "reference.md").read_text()
     sections = {section.partition("\n")[0]: section for section in page.split("\n### ")[1:]}
     assert set(sections) == {"Loop", "Runner", *callbacks.__all__}
@@ -116,33 +116,33 @@ def test_the_reference_has_every_callback_with_all_its_arguments_and_its_whole_d
         assert [argument for argument in given if not re.search(rf"\b{argument}\b", section.split("```")[1])] == [], name
 
 
-def test_every_error_is_on_the_page_of_errors():
+def test_every_error_is_on_the_errors_page():
     headings = HEADING.findall((ROOT / "docs" / "errors.md").read_text())
     classes = [name for name, one in vars(errors).items() if inspect.isclass(one) and issubclass(one, Exception)]
     assert len(classes) > 30
     assert [name for name in classes if name not in headings] == []
 
 
-def test_every_row_of_the_catalogue_has_a_place_or_a_reason():
+def test_every_row_of_the_catalogue_has_a_link_or_a_reason():
     rows = [line.split("|") for line in (ROOT / "docs" / "catalogue.md").read_text().splitlines() if line.startswith("| ")][1:]
     assert len(rows) == 105
     assert [row[1] for row in rows if "](" not in row[2] and "Decided otherwise" not in row[2]] == []
 
 
-def test_every_example_is_on_the_page_of_examples():
+def test_every_example_is_on_the_examples_page():
     page = (ROOT / "docs" / "examples.md").read_text()
     assert sorted(re.findall(r"^\| `(\w+\.py)` ", page, re.MULTILINE)) == sorted(
         path.name for path in (ROOT / "examples").glob("*.py")
     )
 
 
-def test_every_layer_is_on_the_page_of_the_design():
+def test_every_layer_is_on_the_design_page():
     page = (ROOT / "docs" / "design.md").read_text()
     layers = {path.parent.name for path in Path(hookpoint.__file__).parent.glob("*/__init__.py")}
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == layers
 
 
-def test_the_page_of_the_architecture_lists_every_folder_and_only_files_that_are_there():
+def test_the_architecture_page_lists_every_folder_and_only_existing_files():
     page, source = (ROOT / "docs" / "architecture.md").read_text(), Path(hookpoint.__file__).parent
     listed = [name for row in re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE) for name in re.findall(r"`([\w/]+)/`", row)]
     folders = {path.parent.relative_to(source).as_posix() for path in source.glob("*/**/__init__.py")}
@@ -152,13 +152,13 @@ def test_the_page_of_the_architecture_lists_every_folder_and_only_files_that_are
     assert [name for name in files if not (source / name).exists() and not (ROOT / name).exists()] == []
 
 
-def test_the_site_has_every_page_once_and_no_other():
+def test_the_site_lists_every_page_exactly_once():
     listed = re.findall(r"^ +- .*?([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == [path.name for path in PAGES[1:]]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_every_block_of_a_page_runs_and_prints_what_it_says(path):
+def test_every_block_of_a_page_runs_and_prints_the_shown_output(path):
     wrong = run_page(path)
     assert not wrong, "\n".join(wrong)
     missing = sorted({block.needs for block in blocks(path.read_text()) if block.needs and find_spec(block.needs) is None})
@@ -166,7 +166,7 @@ def test_every_block_of_a_page_runs_and_prints_what_it_says(path):
         pytest.skip(f"the blocks for {', '.join(missing)} did not run; the others did")
 
 
-def test_only_the_page_of_other_trainers_has_blocks_that_need_one():
+def test_only_the_other_trainers_page_has_blocks_that_need_a_trainer():
     needs = {path.name: {block.needs for block in blocks(path.read_text())} - {None} for path in PAGES}
     assert {name for name, packages in needs.items() if packages} == {"other-trainers.md"}
     assert needs["other-trainers.md"] <= OTHER_TRAINERS
@@ -176,7 +176,7 @@ def test_pages_have_blocks():
     assert sum(len(list(blocks(path.read_text()))) for path in PAGES) > 30
 
 
-def test_a_wrong_page_is_seen(tmp_path):
+def test_wrong_output_on_a_page_is_detected(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "```python\nx = 1\nprint(x)\n```\n\n```text\n2\n```\n\n```python\nprint(x)\n```\n\nwords\n\n```text\n1\n```\n\n"
@@ -191,7 +191,7 @@ def test_a_wrong_page_is_seen(tmp_path):
 
 @functools.cache
 def anchors(page: str) -> set[str]:
-    """Return the anchors of a page's headings, as far as the site and GitHub make the same of them."""
+    """Return the anchors of a page's headings that are the same on the site and on GitHub."""
     site: list[str] = []
     github: list[str] = []
     for heading in HEADING.findall(FENCE.sub("", page)):
@@ -204,7 +204,7 @@ def anchors(page: str) -> set[str]:
 
 
 def dead_links(path: Path) -> list[str]:
-    """Return the links of a page to files that are not there, and to headings that a page does not have."""
+    """Return the links of a page to missing files and missing headings."""
     found = []
     for file, anchor in LINK.findall(FENCE.sub("", path.read_text())):
         target = path.parent / file if file else path
@@ -216,16 +216,16 @@ def dead_links(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_links_of_a_page_lead_somewhere(path):
+def test_links_of_a_page_are_not_dead(path):
     assert dead_links(path) == []
 
 
 @pytest.mark.parametrize("path", PAGES[1:], ids=lambda path: path.name)
-def test_links_of_the_site_stay_in_it(path):
+def test_links_of_the_site_stay_within_the_site(path):
     assert [file for file, _ in LINK.findall(FENCE.sub("", path.read_text())) if file.startswith("..")] == []
 
 
-def test_a_dead_link_is_seen(tmp_path):
+def test_dead_links_are_detected(tmp_path):
     (tmp_path / "other.md").write_text(
         "# `on_x` & more\n## A [linked](x.md) one, really?\n## Twice\n## Twice\n```\n# No heading\n```\n"
     )
@@ -238,7 +238,7 @@ def test_a_dead_link_is_seen(tmp_path):
 
 
 def modules() -> list[str]:
-    """Return the name of every module, found as files, so that nothing is imported here."""
+    """Return the name of every module, found as a file, without importing it."""
     source = Path(hookpoint.__file__).parent
     return [".".join(["hookpoint", *path.relative_to(source).with_suffix("").parts]) for path in sorted(source.rglob("*.py"))]
 
@@ -252,7 +252,7 @@ def test_every_docstring_example_runs(name):
             raise
         pytest.skip(f"{error.name} is not installed")
     if ">>> " not in Path(module.__file__).read_text():
-        return  # looking for them takes longer
+        return  # the search for examples is slow
     public = {public: getattr(hookpoint, public) for public in hookpoint.__all__}
     runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
     said = io.StringIO()

@@ -1,4 +1,4 @@
-"""Importing hookpoint imports nothing else and changes nothing, each time in an interpreter of its own."""
+"""Importing hookpoint loads no other package and has no side effects; each test uses a new interpreter."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def probe(program: str) -> dict[str, list[str]]:
 
 
 def without_torch(program: str) -> str:
-    """Return what a program prints where torch cannot be found."""
+    """Return the output of a program that cannot find torch."""
     hidden = "import sys\nfrom importlib.machinery import PathFinder as Finder\nfind = Finder.find_spec\n"
     hidden += "Finder.find_spec = lambda name, *where: None if name.partition('.')[0] == 'torch' else find(name, *where)\n"
     program = f"{hidden}import hookpoint\n{program}"
@@ -62,7 +62,7 @@ def third_party(modules: list[str]) -> list[str]:
     return [name for name in modules if name.partition(".")[0] not in {*sys.stdlib_module_names, "hookpoint"}]
 
 
-def test_import_loads_no_third_party_module_and_not_even_the_core():
+def test_import_loads_neither_third_party_modules_nor_the_core():
     loaded = probe(BARE)["after_import"]
     assert third_party(loaded) == []
     assert [name for name in loaded if name.startswith("hookpoint")] == [
@@ -73,7 +73,7 @@ def test_import_loads_no_third_party_module_and_not_even_the_core():
     ]
 
 
-def test_using_every_name_but_runner_loads_no_third_party_module():
+def test_using_every_name_without_torch_loads_no_third_party_module():
     loaded = probe(BARE)["after_use"]
     assert third_party(loaded) == []
     assert "hookpoint.core.loop.loop" in loaded
@@ -84,7 +84,7 @@ def test_runner_without_torch_says_what_to_install():
     assert without_torch(runner) == "hookpoint.Runner needs PyTorch: pip install 'hookpoint[torch]'\n"
 
 
-def test_a_star_takes_all_that_there_is_without_torch():
+def test_a_star_import_works_without_torch():
     star = "from hookpoint import *\nfrom hookpoint.callbacks import *\nprint(Loop.__name__, EarlyStopping.__name__)\n"
     left = "print(*sorted(set(dir(hookpoint)) - set(hookpoint.__all__)))"
     assert without_torch(star + left).splitlines() == [
@@ -104,17 +104,17 @@ print(run.metrics["loss"])"""
     assert {path.name for path in tmp_path.iterdir()} == {".control", ".lock", "run.json", "scalars.jsonl"}
 
 
-def test_import_and_use_change_nothing():
+def test_import_and_use_have_no_side_effects():
     assert probe(WATCHING)["changed"] == []
 
 
-def test_a_change_would_be_seen():
+def test_side_effects_are_detected():
     change = "import logging, os, random\nos.environ['X'] = '1'; logging.basicConfig(); random.random()"
     changed = probe(WATCHING.replace("import hookpoint\n", f"import hookpoint\n{change}\n"))["changed"]
     assert changed == ["environ", "handlers", "random"]
 
 
-# What an import may cost is tested by the modules it loads; benchmarks/start.py measures the time.
+# These tests limit the modules that an import loads; benchmarks/start.py measures its time.
 LATER = ("asyncio", "dataclasses", "inspect", "json", "logging", "pathlib", "socket", "subprocess")
 
 
@@ -126,7 +126,7 @@ def loaded_by(program: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_importing_loop_loads_neither_the_loop_nor_what_only_a_run_needs():
+def test_importing_loop_loads_no_modules_that_only_a_run_needs():
     loaded = loaded_by("\nfrom hookpoint import Loop")
     assert loaded.isdisjoint(LATER)
     assert {name for name in loaded if name.startswith("hookpoint.")} <= {
@@ -144,13 +144,13 @@ def test_importing_loop_loads_neither_the_loop_nor_what_only_a_run_needs():
     }
 
 
-def test_a_loop_without_a_workdir_loads_nothing_that_is_for_one():
+def test_a_loop_without_a_workdir_loads_no_modules_for_a_workdir():
     loaded = loaded_by("from hookpoint import Loop\nwith Loop():\n    pass\nprint()")
     assert "hookpoint.core.loop.machine" in loaded
     assert loaded.isdisjoint(("asyncio", "rich", "socket", "subprocess", "hookpoint.steering.steering"))
 
 
-def test_importing_runner_loads_no_more_of_torch_and_nothing_that_only_a_run_or_several_processes_need():
+def test_importing_runner_loads_no_modules_that_only_a_run_needs():
     pytest.importorskip("torch")
     loaded = loaded_by("import torch\nfrom hookpoint import Runner")
     assert "hookpoint.engine.runner" in loaded
@@ -160,7 +160,7 @@ def test_importing_runner_loads_no_more_of_torch_and_nothing_that_only_a_run_or_
     ]
 
 
-def test_an_import_leaves_the_garbage_collector_as_it_is():
+def test_an_import_keeps_the_state_of_the_garbage_collector():
     program = "import gc\n{}import hookpoint\nhookpoint.Callback\nprint(gc.isenabled())"
     for change, expected in (("", "True\n"), ("gc.disable()\n", "False\n")):
         source = program.format(change)

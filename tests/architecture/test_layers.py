@@ -1,4 +1,4 @@
-"""Imports go one way: between layers, between the folders of a layer, between modules. The core imports no package at all."""
+"""Imports go one way: between layers, between folders of a layer, and between modules. The core imports no packages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "_gc_pause": set(),
     "_version": set(),
 }
-# The folders of a layer, each of which imports only those before it. "." is what lies in the layer itself.
+# The folders of a layer; each imports only the folders before it. "." stands for the modules directly in the layer.
 FOLDERS = {
     "core": ". text schedule callback hooks team log data checkpoint run guard background hang control loop",
     "callbacks": "_shared saving stopping hyper_params inference weights model_hooks tensors progress system profiling"
@@ -77,7 +77,7 @@ FOLDERS = {
 }
 FOR_EVERYONE = {"_exports", "_gc_pause", "_version"}
 STANDARD_LIBRARY_ONLY = {"core"}
-# What the core loads from higher layers through the table in _exports, only if a list of callbacks needs it.
+# Names that the core loads from higher layers through the table in _exports, only if a list of callbacks needs them.
 ASKED_FOR = {
     "StepFetches": "the callback that fetches the values for tensorpack's _before_run and _after_run",
     "adopt": "the wrapper for a callback that was written for another library",
@@ -89,12 +89,12 @@ OPENED_BY_NAME = {
     "hookpoint.parallel.launch.launcher": "python -m runs it",
 }
 LOADERS = {"__import__", "import_module", "load", "resolve_name"}  # functions that import a module by its name
-IMPORTS_LATE = "hookpoint.core.loop.loop"  # its import has a time budget: it imports what a loop needs when one is created
+IMPORTS_LATE = "hookpoint.core.loop.loop"  # its import has a time budget: the rest is imported when a loop is created
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import: who imports what, and whether it happens at run time, at the top of the module.
+    """One import: importer, imported module, and whether it is for type checkers only or inside a function.
 
     A call such as `import_module("hookpoint.core.run")` counts as an import.
     """
@@ -165,7 +165,7 @@ def _imports(module: str, path: Path, known: dict[str, Path]) -> Iterator[Import
 
 
 def _loaded_by(node: ast.AST) -> Iterator[str]:
-    """Yield the module or package of hookpoint that a call imports by its name: "hookpoint.cli" of f"hookpoint.cli.{name}"."""
+    """Yield the hookpoint module or package that a call imports by name: "hookpoint.cli" for f"hookpoint.cli.{name}"."""
     if not isinstance(node, ast.Call):
         return
     called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
@@ -181,14 +181,14 @@ def _loaded_by(node: ast.AST) -> Iterator[str]:
 
 
 def folder_of(module: str, source: Path) -> str:
-    """Return the folder of a layer that a module is in, such as "loop"; "." for one in the layer itself."""
+    """Return the folder of a module within its layer, such as "loop"; "." for a module directly in the layer."""
     parts = module.split(".")[2:]
     folder = source.joinpath(*module.split(".")[1:3])
     return parts[0] if len(parts) > 1 or (parts and folder.is_dir()) else "."
 
 
 def upward(imports: list[Import], source: Path) -> list[str]:
-    """Return the imports of a folder that comes later in its layer, those for type checkers included."""
+    """Return the imports of a later folder of the same layer, including imports for type checkers."""
     order = {layer: {name: place for place, name in enumerate(names.split())} for layer, names in FOLDERS.items()}
     found = []
     for one in imports:
@@ -201,7 +201,7 @@ def upward(imports: list[Import], source: Path) -> list[str]:
 
 
 def unused(imports: list[Import]) -> list[str]:
-    """Return what the table allows, but no module imports."""
+    """Return the allowed imports that no module uses."""
     used = {(layer_of(one.importer), one.layer) for one in imports if one.imported.partition(".")[0] == "hookpoint"}
     pairs = [(layer, other) for layer, allowed in MAY_IMPORT.items() for other in allowed if other != layer]
     found = [f"{layer} imports {other or 'hookpoint'}" for layer, other in pairs if (layer, other) not in used]
@@ -214,7 +214,7 @@ def folders_in(layer: Path) -> set[str]:
 
 
 def private_by_use(imports: list[Import], source: Path) -> set[str]:
-    """Return the modules that only their own folder imports, and whose names have no underscore.
+    """Return the modules without an underscore in their names that only their own folder imports.
 
     Modules in callbacks/ and monitors/ are left out: test_sizes.py compares them with the public names. The commands of the
     command line are left out, because it finds each command's module by the command's name.
@@ -232,7 +232,7 @@ def private_by_use(imports: list[Import], source: Path) -> set[str]:
 
 
 def trespasses(imports: list[Import]) -> list[str]:
-    """Return the imports of a private module, or of one in a private folder, from outside the folder that has it."""
+    """Return the imports of private modules, and of modules in private folders, from outside their folder."""
     found = []
     for one in imports:
         parts = one.imported.split(".")
@@ -243,7 +243,7 @@ def trespasses(imports: list[Import]) -> list[str]:
 
 
 def largest_cycle(imports: list[Import]) -> set[str]:
-    """Return the modules of the largest cycle, imports for type checkers counted."""
+    """Return the modules of the largest import cycle, including imports for type checkers."""
     graph: dict[str, set[str]] = {}
     for one in imports:
         if one.imported.startswith("hookpoint") and not one.in_function:
@@ -279,7 +279,7 @@ def breaches(imports: list[Import]) -> list[str]:
 
 
 def circle(imports: list[Import]) -> list[str]:
-    """Return the modules of a circle of imports that happen when modules are loaded, or nothing."""
+    """Return the modules of a cycle of imports at load time, or an empty list."""
     graph = TopologicalSorter()
     for one in imports:
         if not one.typing_only and not one.in_function and one.imported.startswith("hookpoint"):
@@ -296,12 +296,12 @@ def imports() -> list[Import]:
     return imports_of(SOURCE)
 
 
-def test_the_source_is_seen(imports):
+def test_imports_in_the_source_are_found(imports):
     assert any(one.importer == "hookpoint.core.loop.loop" and one.imported == "hookpoint.core.run.run" for one in imports)
     assert {layer_of(module) for module in modules(SOURCE)} <= set(MAY_IMPORT)
 
 
-def test_layers_import_what_they_may(imports):
+def test_layers_import_only_allowed_layers(imports):
     assert breaches(imports) == []
 
 
@@ -315,27 +315,27 @@ def test_every_folder_of_a_layer_has_a_place_in_the_order():
     }
 
 
-def test_folders_of_a_layer_import_those_before_them(imports):
+def test_folders_of_a_layer_import_only_earlier_folders(imports):
     assert upward(imports, SOURCE) == []
 
 
-def test_private_modules_are_used_in_their_folder_only(imports):
+def test_private_modules_are_imported_only_in_their_folder(imports):
     assert trespasses(imports) == []
 
 
-def test_modules_that_only_their_folder_uses_are_private(imports):
+def test_modules_used_only_in_their_folder_are_private(imports):
     assert private_by_use(imports, SOURCE) == set(OPENED_BY_NAME)
 
 
-def test_no_modules_import_each_other_for_type_checkers_either(imports):
+def test_there_are_no_cycles_including_type_checking_imports(imports):
     assert largest_cycle(imports) == set()
 
 
-def test_no_circles(imports):
+def test_there_are_no_cycles_at_load_time(imports):
     assert circle(imports) == []
 
 
-def test_the_core_imports_nothing_inside_functions(imports):
+def test_only_the_loop_module_of_the_core_imports_inside_functions(imports):
     late = [one for one in imports if layer_of(one.importer) == "core" and one.in_function]
     assert {one.importer for one in late} == {IMPORTS_LATE}
 
@@ -349,7 +349,7 @@ def test_the_core_loads_only_the_listed_names_from_higher_layers(imports):
     assert set(FOR_THE_CORE) == set(ASKED_FOR)
 
 
-# That the checks above can fail
+# Tests that the checks above can fail
 
 
 @pytest.fixture
@@ -386,7 +386,7 @@ def tree(tmp_path):
         ("core/run", 'adopt = lambda one: load("hookpoint.adapters", ADAPTERS, "adopt")(one)'),
     ],
 )
-def test_a_breach_is_seen(tree, file, text):
+def test_forbidden_imports_are_detected(tree, file, text):
     assert len(breaches(tree(**{file: text}))) == 1
 
 
@@ -404,18 +404,18 @@ def test_a_breach_is_seen(tree, file, text):
         ("core/run", 'import_module("numpy")\nimport_module("hookpoint.core.log")\nfind("hookpoint.engine.step")'),
     ],
 )
-def test_what_is_allowed_is_no_breach(tree, file, text):
+def test_allowed_imports_are_not_reported(tree, file, text):
     assert breaches(tree(**{file: text})) == []
 
 
-def test_a_circle_is_seen(tree):
+def test_a_cycle_at_load_time_is_detected(tree):
     a, b = "from hookpoint.core import b", "from hookpoint.core.a import A"
     assert set(circle(tree(**{"core/a": a, "core/b": b}))) == {"hookpoint.core.a", "hookpoint.core.b"}
     assert circle(tree(**{"core/a": a, "core/b": f"if TYPE_CHECKING:\n    {b}"})) == []
     assert circle(tree(**{"core/a": a, "core/b": f"def f():\n    {b}"})) == []
 
 
-def test_an_import_of_a_later_folder_is_seen(tree, tmp_path):
+def test_an_import_of_a_later_folder_is_detected(tree, tmp_path):
     upwards = "from hookpoint.core.loop.loop import Loop"
     files = {"core/loop/__init__": "", "core/loop/loop": "", "core/log/__init__": ""}
     assert len(upward(tree(**files, **{"core/log/metrics": upwards}), tmp_path)) == 1
@@ -427,13 +427,13 @@ def test_an_import_of_a_later_folder_is_seen(tree, tmp_path):
     ("importer", "number"),
     [("core/log/metrics", 0), ("core/run/run", 1), ("core/errors", 1), ("storage/write", 1)],
 )
-def test_the_use_of_a_private_module_elsewhere_is_seen(tree, importer, number):
+def test_imports_of_a_private_module_from_outside_are_detected(tree, importer, number):
     files = {"core/log/__init__": "", "core/log/_queue": "", "core/run/__init__": ""}
     assert len(trespasses(tree(**files, **{importer: "from hookpoint.core.log._queue import Queue"}))) == number
     assert len(trespasses(tree(**files, **{importer: "from hookpoint.core.log import _queue"}))) == number
 
 
-def test_the_largest_cycle_counts_what_type_checkers_import(tree):
+def test_the_largest_cycle_includes_type_checking_imports(tree):
     a, b = "from hookpoint.core import b", "if TYPE_CHECKING:\n    from hookpoint.core.a import A"
     assert largest_cycle(tree(**{"core/a": a, "core/b": b, "core/c": a})) == {"hookpoint.core.a", "hookpoint.core.b"}
 
@@ -446,7 +446,7 @@ def test_imports_by_name_record_whether_they_are_in_a_function(tree):
     ]
 
 
-def test_an_allowed_import_that_nothing_uses_is_reported(tree):
+def test_an_unused_allowed_import_is_reported(tree):
     found = unused(tree(**{"plots/curve": "from hookpoint.core import log", "cli/demo": "import hookpoint"}))
     assert "monitors imports core" in found
     assert "cli imports core" in found
@@ -454,14 +454,14 @@ def test_an_allowed_import_that_nothing_uses_is_reported(tree):
     assert not {"plots imports core", "cli imports hookpoint"} & set(found)
 
 
-def test_a_layer_with_new_folders_is_seen(tree, tmp_path):
+def test_new_folders_of_a_layer_are_found(tree, tmp_path):
     tree(**{"plots/lines/__init__": "", "plots/figure": "", "board/page/main": ""})
     assert folders_in(tmp_path / "plots") == {"lines"}
     assert folders_in(tmp_path / "board") == {"page"}
     assert folders_in(tmp_path / "cli") == set()
 
 
-def test_a_module_that_only_its_folder_uses_is_seen(tree, tmp_path):
+def test_a_module_used_only_in_its_folder_is_detected(tree, tmp_path):
     files = {"core/log/__init__": "", "core/log/queue": "", "core/log/mean": "from hookpoint.core.log.queue import Queue"}
     user = {"core/run/__init__": "", "core/run/_values": "from hookpoint.core.log.mean import Mean"}
     assert private_by_use(tree(**files, **user), tmp_path) == {"hookpoint.core.log.queue"}

@@ -1,4 +1,4 @@
-"""The tests of a module are where its path says: src/hookpoint/core/log/x.py, tests/core/log/test_x.py."""
+"""Tests mirror the source tree: src/hookpoint/core/log/x.py is tested in tests/core/log/test_x.py."""
 
 from __future__ import annotations
 

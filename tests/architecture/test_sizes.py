@@ -1,4 +1,4 @@
-"""A newcomer finds a class by its name: short files, small folders, one file of each name."""
+"""Files are short, folders are small, and file names are unique, so that a class is easy to find."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_no_file_name_is_used_twice():
     assert same_name(MODULES) == set(SAME_NAME)
 
 
-def test_files_that_share_a_name_are_seen():
+def test_files_that_share_a_name_are_detected():
     modules = [Path(name) for name in ("core/loop.py", "engine/_loop.py", "cli/loop.py", "cli/show.py")]
     assert same_name(modules) == {("cli/loop.py", "core/loop.py", "engine/_loop.py")}
     assert same_name(modules[2:]) == set()
 
 
-def test_every_module_of_the_callbacks_holds_a_public_one_or_is_private():
+def test_every_module_in_callbacks_has_a_public_callback_or_is_private():
     public = {*CALLBACKS.values(), *MONITORS.values()}
     modules = {".".join(path.with_suffix("").parts): path for path in MODULES if path.parts[0] == "callbacks"}
     assert {name for name, path in modules.items() if not any(part.startswith("_") for part in path.parts)} - public == set()

@@ -1,7 +1,7 @@
-"""The public surface, frozen in surface.json: what users write, type and read back from files must not change unnoticed.
+"""The public surface is frozen in surface.json: names, commands and file formats must not change unnoticed.
 
-Run this file with Python to write surface.json anew, after a change that is meant: the diff shows what users will notice.
-The wording of messages is not part of it.
+Run this file with Python to rewrite surface.json after an intended change: the diff shows what users will notice.
+The wording of messages is not included.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from hookpoint.cli import main as command_line
 from hookpoint.run_folder import command_error
 
 DOCS = Path(__file__).parents[2] / "docs"
-OF_TORCH = ("counters", "param_groups")  # their keys depend on the release of torch
-OF_THE_SCRIPT = ("git", "git_dirty")  # there or not, by how the tests are started
+OF_TORCH = ("counters", "param_groups")  # their keys depend on the torch version
+OF_THE_SCRIPT = ("git", "git_dirty")  # present or not, depending on how the tests are started
 GOLDEN = Path(__file__).with_name("surface.json")
 
 
 def signature(thing: Any) -> str:
-    """Return the signature of a class or function, the same for every version of Python; protocols have none."""
+    """Return the signature of a class or function, independent of the Python version; protocols have none."""
     if getattr(thing, "_is_protocol", False):
         return "protocol"
     try:
@@ -84,7 +84,7 @@ def attributes_of(kind: type[Exception]) -> list[str]:
 
 
 def members() -> dict[str, Any]:
-    """Return the public attributes and methods of the four classes everyone uses."""
+    """Return the public attributes and methods of the four main classes."""
 
     def of(thing: type) -> dict[str, str]:
         found = {name: inspect.getattr_static(thing, name) for name in dir(thing) if not name.startswith("_")}
@@ -94,7 +94,7 @@ def members() -> dict[str, Any]:
 
 
 def instances() -> dict[str, Any]:
-    """Return the public attributes of a Runner, a Loop and a Run, in and after training."""
+    """Return the public attributes of a Runner, a Loop and a Run, during and after training."""
 
     def of(thing: Any) -> set[str]:
         slots = {name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(thing, name)}
@@ -300,7 +300,7 @@ def merged(shapes: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def files() -> dict[str, Any]:
-    """Return the keys in everything that a run writes."""
+    """Return the keys in all files that a run writes."""
     from hookpoint.storage.checkpoint_store import CheckpointStore
 
     found: dict[str, Any] = {}
@@ -334,7 +334,7 @@ def files() -> dict[str, Any]:
 
 
 def control_files() -> dict[str, Any]:
-    """Return the keys in the files in .control/: of a run that got three commands, and whose last command was forgotten."""
+    """Return the keys in the files in .control/ of a run with three commands, the last of them forgotten."""
     found: dict[str, Any] = {}
 
     def read(path: Path) -> Any:
@@ -388,7 +388,7 @@ def encrypted_files() -> dict[str, Any]:
 
 
 def lines(value: Any, path: str = "") -> Iterator[str]:
-    """Yield a line for each leaf, so that a failure shows what is new and what is gone."""
+    """Yield a line for each leaf, so that a failure shows additions and removals."""
     if isinstance(value, Mapping) and value:
         for key, one in value.items():
             yield from lines(one, f"{path}/{key}")
@@ -415,17 +415,17 @@ def test_the_public_surface_is_unchanged(part, tmp_path, monkeypatch):
     assert sorted(found - expected) == sorted(expected - found) == []
 
 
-def test_the_documented_exit_codes_are_those_of_the_source():
+def test_the_documented_exit_codes_match_the_source():
     _, _, section = (DOCS / "command-line.md").read_text().partition("## Exit codes")
     documented = [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)]
     assert documented == sorted(exit_codes().values())
     assert [int(code) for code in re.findall(r"^  (\d+) ", command_line.EPILOG, re.MULTILINE)] == documented
 
 
-# That the checks above can fail
+# Tests that the checks above can fail
 
 
-def test_attributes_that_an_error_sets_are_seen():
+def test_attributes_of_errors_are_found():
     class Located(KeyError):
         def __init__(self, path: str, *, line: int) -> None:
             super().__init__(path)
@@ -441,7 +441,7 @@ def test_attributes_that_an_error_sets_are_seen():
     assert attributes_of(StopIteration) == []
 
 
-def test_keys_in_lists_are_seen():
+def test_keys_in_lists_are_found():
     rows = [{"step": 1}, [{"step": 2, "tags": {"best": 1}}], 3, {"tags": {"last": 1}}]
     expected = {"rows": None, "rows[]": {"step": None, "tags": {"best": None, "last": None}}, "git": None, "one": {"a": None}}
     assert shape({"rows": rows, "git": "", "one": {"a": []}}) == {

@@ -1,4 +1,4 @@
-"""A real run enters every file that docs/architecture.md lists for a step, a value, a save and a resume."""
+"""A real run enters every file that docs/architecture.md lists for a training step, a save and a resume."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ TRACES: dict[str, tuple[Callable[[Path], None] | None, Callable[[Path], None]]] 
 
 @pytest.mark.filterwarnings("ignore::hookpoint.HookpointWarning")
 @pytest.mark.parametrize("title", TRACES)
-def test_the_files_of_a_trace_are_entered(title, tmp_path):
+def test_a_run_enters_every_file_of_a_section(title, tmp_path):
     prepare, train = TRACES[title]
     if prepare is not None:
         prepare(tmp_path)
@@ -111,7 +111,7 @@ def test_the_files_of_a_trace_are_entered(title, tmp_path):
 # Tests that the check above can fail
 
 
-def test_an_import_alone_and_other_folders_are_not_entered(tmp_path, monkeypatch):
+def test_an_imported_file_without_a_call_is_not_entered(tmp_path, monkeypatch):
     for name in ("called", "imported", "in_thread"):
         (tmp_path / f"{name}_here.py").write_text("class Text:\n    kind = str\n\ndef call():\n    return Text.kind(1)\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -128,7 +128,7 @@ def test_an_import_alone_and_other_folders_are_not_entered(tmp_path, monkeypatch
     assert sys.getprofile() is None
 
 
-def test_the_files_of_a_section_end_with_the_section():
+def test_files_of_returns_the_files_of_one_section():
     page = "## A save\n\n1. `a/b.py`, `c.py`: save.\n\nThen `d.py` runs.\n\n## A resume\n\n1. `e.py`\n"
     assert files_of(page, "A save") == ["a/b.py", "c.py", "d.py"]
     assert files_of(page, "A resume") == ["e.py"]

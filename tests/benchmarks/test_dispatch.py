@@ -1,4 +1,4 @@
-"""The dispatch benchmark runs and says what it promises to say. What it measures is not tested: machines differ."""
+"""The dispatch benchmark runs and prints its figures. The measured values are not tested: machines differ."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ def run(*options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=250).stdout
 
 
-def test_prints_every_promise_with_its_limit_and_verdict_and_writes_nothing() -> None:
+def test_every_limit_is_printed_with_its_verdict_and_nothing_is_written() -> None:
     before = sorted((BENCHMARKS / "results").glob("*"))
     said = run("--quick", "--no-write")
     for name in PROMISED:
@@ -34,7 +34,7 @@ def test_prints_every_promise_with_its_limit_and_verdict_and_writes_nothing() ->
     assert sorted((BENCHMARKS / "results").glob("*")) == before
 
 
-def test_help_names_the_options() -> None:
+def test_help_lists_the_options() -> None:
     said = run("--help")
     assert "--quick" in said
     assert "--no-write" in said

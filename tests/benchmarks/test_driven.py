@@ -1,4 +1,4 @@
-"""The benchmark of driven iterations runs, and every driven iteration has a step. What it measures is not tested."""
+"""The benchmark of driven iterations runs, and every driven iteration has a step. The measured values are not tested."""
 
 from pathlib import Path
 

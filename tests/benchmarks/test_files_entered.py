@@ -1,4 +1,4 @@
-"""The files of a training step: few enough to be read."""
+"""A training step enters few files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def files_entered(monkeypatch):
     sys.modules.pop("files_entered", None)
 
 
-def test_a_quiet_step_enters_at_most_ten_files_and_a_save_more(files_entered):
+def test_a_quiet_step_enters_at_most_ten_files(files_entered):
     entered = files_entered.measured()
     quiet, saving = entered[files_entered.QUIET], entered[files_entered.SAVING]
     assert len(quiet) <= 10

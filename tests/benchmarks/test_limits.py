@@ -1,4 +1,4 @@
-"""The benchmark of limits runs and says what it promises to say. What it measures is not tested: machines differ."""
+"""The benchmark of limits runs and returns its figures. The measured values are not tested: machines differ."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_what_is_measured_runs_and_has_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_measurement_runs_and_has_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import limits
 

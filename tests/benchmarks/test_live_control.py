@@ -1,4 +1,4 @@
-"""The benchmark of live control runs; what it counts is the same on every machine, what it times is not tested."""
+"""The benchmark of live control runs. Its opcode counts are the same on every machine; its times are not tested."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_control_costs_no_opcode_per_iteration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_control_adds_no_opcodes_per_iteration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import live_control
 

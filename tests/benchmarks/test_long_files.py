@@ -1,4 +1,4 @@
-"""The benchmark of long files runs and says what it promises to say. What it measures is not tested: machines differ."""
+"""The benchmark of long files runs and prints its figures. The measured values are not tested: machines differ."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ PROMISED = {
 }
 
 
-def test_what_is_measured_runs_and_has_its_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_measurement_runs_and_has_its_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import long_files
 
@@ -31,7 +31,7 @@ def test_what_is_measured_runs_and_has_its_figures(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_prints_every_promise_with_its_limit_and_verdict_and_writes_nothing() -> None:
+def test_every_limit_is_printed_with_its_verdict_and_nothing_is_written() -> None:
     before = sorted((BENCHMARKS / "results").glob("*"))
     command = [sys.executable, str(BENCHMARKS / "long_files.py"), "--quick", "--no-write"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250).stdout

@@ -1,4 +1,4 @@
-"""The benchmark of your own loop runs, and says what each part adds. What it measures is not tested: machines differ."""
+"""The benchmark of your own loop runs and reports the cost of each part. The measured values are not tested."""
 
 from pathlib import Path
 

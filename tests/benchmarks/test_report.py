@@ -1,4 +1,4 @@
-"""What the benchmarks write: figures, versions and the machine, and nothing that says whose machine it is."""
+"""Benchmarks write figures, versions and the kind of machine, without identifying the machine."""
 
 import json
 import platform
@@ -20,7 +20,7 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return report
 
 
-def test_a_figure_is_over_when_its_median_is_or_the_lower_end_where_that_counts(report: Any) -> None:
+def test_the_verdict_compares_the_median_or_the_lower_end_with_the_limit(report: Any) -> None:
     spread = report.Spread(2.0, 1.0, 3.0)
     assert report.Figure("a", "x", spread, 2).verdict == "ok"
     assert report.Figure("a", "x", spread, 1.9).verdict == "over"
@@ -29,7 +29,7 @@ def test_a_figure_is_over_when_its_median_is_or_the_lower_end_where_that_counts(
     assert report.Figure("a", "x", spread).cells() == ["a", "2.00 x", "1.00 to 3.00", "", ""]
 
 
-def test_the_file_is_named_after_the_day_and_the_python_and_holds_everything(report: Any) -> None:
+def test_the_file_name_has_date_and_python_version_and_the_file_all_facts(report: Any) -> None:
     group = report.Group("a group")
     group.timings = {"one": report.Timing([1.0, 2.0, 3.0])}
     about = {"versions": report.versions("hookpoint", "no-such-package"), "machine": report.machine()}
@@ -46,7 +46,7 @@ def test_the_file_is_named_after_the_day_and_the_python_and_holds_everything(rep
     ]
 
 
-def test_the_machine_is_described_without_its_name(report: Any) -> None:
+def test_the_machine_is_described_without_its_host_name(report: Any) -> None:
     described = report.machine()
     assert set(described) == {"cpu", "cores", "system"}
     assert described["cpu"]

@@ -1,4 +1,4 @@
-"""How the benchmarks compare: round by round, by the median, with the repeating itself taken off."""
+"""Benchmarks compare round by round, by the median, without the time of the repetition itself."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def test_a_difference_is_taken_round_by_round(rounds: Any) -> None:
     assert rounds.Timing([5.0, 6.0, 17.0]).beyond(rounds.Timing([1.0, 2.0, 3.0])).median == 4.0
 
 
-def test_what_repeating_takes_at_least_is_taken_off_statements(rounds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_minimal_time_of_repeating_is_subtracted_from_statements(rounds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = {"pass": iter([2.0, 9.0]), "work()": iter([12.0, 19.0])}
     monkeypatch.setattr(rounds, "repeated", lambda statement, names: lambda times: next(taken[statement]))
     monkeypatch.setattr(rounds, "_times", lambda sample, nanoseconds: 1)
@@ -38,13 +38,13 @@ def test_what_repeating_takes_at_least_is_taken_off_statements(rounds: Any, monk
     assert group["sample"].rounds == [3.0, 3.0]
 
 
-def test_the_interval_of_a_median_is_by_order_statistics(rounds: Any) -> None:
+def test_the_interval_of_a_median_uses_order_statistics(rounds: Any) -> None:
     spread = rounds.Spread.of([float(value) for value in range(101)])
     assert spread.median == 50.0
     assert (spread.low, spread.high) == (40.0, 61.0)
 
 
-def test_a_statement_is_repeated_as_often_as_asked_with_its_names(rounds: Any) -> None:
+def test_a_statement_is_repeated_the_given_number_of_times(rounds: Any) -> None:
     seen: list[int] = []
     rounds.repeated("seen.append(one)", {"seen": seen, "one": 1})(7)
     assert seen == [1] * 7

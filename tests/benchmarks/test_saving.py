@@ -11,7 +11,7 @@ NAMES = ("hookpoint, default saver", "hookpoint, async_save=False", "torch.save"
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_each_way_saves_and_has_its_figure(tmp_path, monkeypatch):
+def test_each_way_to_save_has_a_figure(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARK.parent))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.sync", lambda: None)
@@ -28,7 +28,7 @@ def test_each_way_saves_and_has_its_figure(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_quick_run_compares_all_ways_with_a_copy(tmp_path):
+def test_a_quick_run_compares_all_ways_to_save_with_a_copy(tmp_path):
     command = [sys.executable, str(BENCHMARK), "--quick", "--no-write"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr

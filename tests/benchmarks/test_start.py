@@ -1,4 +1,4 @@
-"""The start benchmark runs and says what it promises to say. What it measures is not tested: machines differ."""
+"""The start benchmark runs and returns its figures. The measured values are not tested: machines differ."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_a_program_is_measured_and_each_promise_has_its_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_is_measured_and_each_limit_has_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import start
 
@@ -27,7 +27,7 @@ def test_a_program_is_measured_and_each_promise_has_its_figure(monkeypatch: pyte
     ]
 
 
-def test_a_program_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import start
 

@@ -1,4 +1,4 @@
-"""The step benchmark runs and says what it promises to say. What it measures is not tested: machines differ."""
+"""The step benchmark runs and prints its figures. The measured values are not tested: machines differ."""
 
 import json
 import logging
@@ -72,7 +72,7 @@ def test_every_row_trains_and_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert figures[f"CPU: {name}"] == figures[f"wall: {name}"] == float(limit)
 
 
-def test_the_judged_rows_include_validation_and_prediction_and_go_to_a_file(
+def test_judged_rows_are_written_to_a_file_with_validation_and_prediction(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -108,7 +108,7 @@ def restored_level(*names: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_prints_every_row_and_every_promise_with_its_verdict_and_writes_nothing() -> None:
+def test_every_row_and_limit_is_printed_and_nothing_is_written() -> None:
     before = sorted((BENCHMARKS / "results").glob("*"))
     command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), "--quick", "--no-write", "--no-peers"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250).stdout
@@ -130,7 +130,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Any:
     return steps
 
 
-def test_batches_are_timed_from_the_first_that_is_asked_for_until_the_last_is(steps: Any) -> None:
+def test_clocked_measures_from_the_first_to_the_last_batch_request(steps: Any) -> None:
     clocks: list[int] = []
     seen: list[str] = []
     batches = steps.Clocked(["a", "b", "c"], wait=lambda: clocks.append(len(seen)))
@@ -143,7 +143,7 @@ def test_batches_are_timed_from_the_first_that_is_asked_for_until_the_last_is(st
     assert all(nanoseconds > 0 for nanoseconds in batches.took)
 
 
-def test_a_peer_that_cannot_be_imported_or_fails_is_a_line_and_no_more(steps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_missing_or_fails_is_reported_in_one_line(steps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import peers
 
     def missing(job: Any) -> Any:

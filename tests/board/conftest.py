@@ -1,4 +1,4 @@
-"""A real server on loopback, and a client that sends exactly what a test says."""
+"""A real server on loopback, and a client that sends exactly the requests of a test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKEN = "the-token-of-the-tests"
 
 
 class Client:
-    """Send requests with the token, or exactly those headers that are given."""
+    """Send requests with the token and the given headers."""
 
     token = TOKEN
 
@@ -60,7 +60,7 @@ class Client:
         return self.get(f"/api/run/{self.key(label)}/series?{text}")
 
     def exact_series(self, label, **query):
-        """Return curves once the whole file was read."""
+        """Return the curves once the whole file is read."""
         while not (found := self.series(label, **query))["exact"]:
             pass
         return found
@@ -78,7 +78,7 @@ class Client:
         answer = connection.getresponse()
         assert answer.readline() == b"retry: 1000\n"
 
-        skipped = defaultdict(deque)  # messages of different names may come in any order
+        skipped = defaultdict(deque)  # messages with different names may arrive in any order
 
         def message(wanted):
             if skipped[wanted]:

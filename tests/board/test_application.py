@@ -1,4 +1,4 @@
-"""What the server answers about runs, as they are on disk."""
+"""The server's answers describe the runs on disk."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def append(folder, *lines):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Look for changes all the time."""
+    """Check for changes without pauses."""
     monkeypatch.setattr(_stream_watcher, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(_stream_watcher, "REST_SECONDS", 0.0)
     monkeypatch.setattr(_run_table, "SEARCH_SECONDS", 0.0)
     monkeypatch.setattr(_run_table, "RUNNING_SECONDS", 0.0)
 
 
-def test_a_run_that_was_trained(board, train_run):
+def test_a_finished_run_is_listed_with_details_and_curves(board, train_run):
     train_run()
     client = board()
     (mine,) = client.runs().values()
@@ -52,7 +52,7 @@ def test_a_run_that_was_trained(board, train_run):
     assert (loss["x"], loss["lo"], loss["hi"], loss["mean"]) == ([4, 8], [3.0, 1.5], [3.0, 1.5], [3.0, 1.5])
 
 
-def test_the_page_and_its_parts(board, train_run):
+def test_the_page_and_its_files_are_served(board, train_run):
     train_run()
     client = board()
     for path, kind in (
@@ -65,7 +65,7 @@ def test_the_page_and_its_parts(board, train_run):
         assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
 
 
-def test_the_callbacks_of_a_run_in_order_with_their_schedule_and_cost(board, train_run):
+def test_callbacks_are_listed_in_order_with_schedule_and_cost(board, train_run):
     train_run()
     client = board()
     rows = client.get(f"/api/run/{client.key('mine')}")["callbacks"]
@@ -76,7 +76,7 @@ def test_the_callbacks_of_a_run_in_order_with_their_schedule_and_cost(board, tra
     assert saver["seconds"] > 0
 
 
-def test_the_events_of_a_run_have_a_text(board, train_run):
+def test_events_are_listed_in_order_with_a_text(board, train_run):
     train_run()
     client = board()
     events = client.get(f"/api/run/{client.key('mine')}/events")["events"]
@@ -85,7 +85,7 @@ def test_the_events_of_a_run_have_a_text(board, train_run):
     assert [event["time"] for event in events] == sorted(event["time"] for event in events)
 
 
-def test_the_settings_of_all_runs(board, tmp_path):
+def test_settings_of_all_runs_are_flat_and_long_texts_are_cut(board, tmp_path):
     for name, depth in (("one", 1), ("two", 2)):
         append(tmp_path / "runs" / name, row(1, loss=1.0))
         facts = {"format": 1, "status": "finished", "config": {"model": {"depth": depth}, "note": "x" * 1_000}}
@@ -96,13 +96,13 @@ def test_the_settings_of_all_runs(board, tmp_path):
     assert all(len(one["note"]) == 201 for one in settings.values())
 
 
-def test_the_ends_of_epochs_come_with_the_curves(board, tmp_path):
+def test_curves_include_the_last_step_of_each_epoch(board, tmp_path):
     lines = [row(step, loss=1.0, epoch=1 + step // 10) for step in range(35)]
     append(tmp_path / "runs" / "mine", *lines)
     assert board().exact_series("mine")["epochs"] == [[9, 1], [19, 2], [29, 3], [34, 4]]
 
 
-def test_one_table_has_a_metric_of_several_runs(board, tmp_path):
+def test_one_csv_has_a_metric_of_several_runs(board, tmp_path):
     append(tmp_path / "runs" / "a,b", row(1, loss=1.0), row(2, loss=2.0))
     append(tmp_path / "runs" / "c", row(1, loss=3.0), row(2, rate=4.0))
     client = board()
@@ -115,7 +115,7 @@ def test_one_table_has_a_metric_of_several_runs(board, tmp_path):
     client.get("/api/curve.csv?runs=nothing&name=loss", 404)
 
 
-def test_a_spike_is_never_lost_and_a_zoom_is_exact(board, tmp_path):
+def test_spikes_are_kept_and_a_zoom_is_exact(board, tmp_path):
     append(tmp_path / "runs" / "mine", *(row(step, loss=9.0 if step == 3_777 else 0.5) for step in range(6_000)))
     client = board()
     (loss,) = client.exact_series("mine", px=50)["curves"]
@@ -127,13 +127,13 @@ def test_a_spike_is_never_lost_and_a_zoom_is_exact(board, tmp_path):
     assert near["hi"].index(9.0) == 7
 
 
-def test_values_that_are_not_finite_are_counted(board, tmp_path):
+def test_non_finite_values_are_counted(board, tmp_path):
     append(tmp_path / "runs" / "mine", row(1, loss="nan"), row(2, loss=1.0), row(3, loss="inf"))
     (loss,) = board().series("mine")["curves"]
     assert (loss["mean"], loss["bad"]) == ([None, 1.0, None], [1, 0, 1])
 
 
-def test_some_names_and_all(board, tmp_path):
+def test_the_number_of_curves_is_limited_unless_names_are_given(board, tmp_path):
     append(tmp_path / "runs" / "mine", row(1, **{f"m{number}": 1.0 for number in range(100)}, loss=2.0))
     client = board()
     found = client.series("mine")
@@ -144,7 +144,7 @@ def test_some_names_and_all(board, tmp_path):
 
 
 @pytest.mark.parametrize("query", ["from=x", "px=many", "to=1e"])
-def test_wrong_numbers(board, tmp_path, query):
+def test_invalid_numbers_in_a_query_are_rejected(board, tmp_path, query):
     append(tmp_path / "runs" / "mine", row(1, loss=1.0))
     client = board()
     client.get(f"/api/run/{client.key('mine')}/series?{query}", code=400)
@@ -173,7 +173,7 @@ def test_csv_has_every_value(board, tmp_path):
         assert (status, b"at can be step, epoch or value" in content) == (404, True)
 
 
-def test_differences_of_settings(board, train_run):
+def test_diff_returns_only_settings_that_differ(board, train_run):
     train_run("one", config={"lr": 0.1, "net": {"width": 8}})
     train_run("two", config={"lr": 0.1, "net": {"width": 9}})
     client = board()
@@ -182,7 +182,7 @@ def test_differences_of_settings(board, train_run):
     client.get("/api/diff?runs=nothing", code=404)
 
 
-def test_hostile_names_are_text(board, train_run, tmp_path):
+def test_hostile_names_are_returned_as_text(board, train_run, tmp_path):
     name = '<img src=x onerror="alert(1)">\u202e"]};--'
     train_run(name=name.replace("/", ""), values={name: 1.0})
     client = board()
@@ -191,7 +191,7 @@ def test_hostile_names_are_text(board, train_run, tmp_path):
     assert name in client.series(mine["label"])["all"]
 
 
-def test_a_folder_whose_name_is_not_text_and_numbers_of_any_size(board, tmp_path):
+def test_folder_names_that_are_not_utf8_and_huge_numbers_are_returned(board, tmp_path):
     folder = append(tmp_path / "runs" / os.fsdecode(b"run-\xff"), row(1, loss=1.0))
     (folder / "run.json").write_text(json.dumps({"format": 1, "status": "finished", "config": {"seed": 2**80}}))
     client = board()
@@ -200,7 +200,7 @@ def test_a_folder_whose_name_is_not_text_and_numbers_of_any_size(board, tmp_path
     assert client.get(f"/api/run/{found['key']}")["run"]["config"]["seed"] == 2**80
 
 
-def test_runs_of_several_folders_appear_and_vanish(board, tmp_path, quick):
+def test_runs_in_several_folders_appear_and_disappear(board, tmp_path, quick):
     append(tmp_path / "a" / "one", row(1, loss=1.0))
     append(tmp_path / "b", row(1, loss=1.0))
     client = board(tmp_path / "a", tmp_path / "b")
@@ -210,7 +210,7 @@ def test_runs_of_several_folders_appear_and_vanish(board, tmp_path, quick):
     assert set(client.runs()) == {"a/one", "a/deep/two"}
 
 
-def test_only_runs_that_have_changed_are_read_again(tmp_path, train_run, monkeypatch):
+def test_only_changed_runs_are_read_again(tmp_path, train_run, monkeypatch):
     for name in ("one", "two"):
         train_run(name)
     table = _run_table.RunTable([tmp_path / "runs"])
@@ -230,7 +230,7 @@ def test_only_runs_that_have_changed_are_read_again(tmp_path, train_run, monkeyp
     assert sorted(read) == ["three", "three", "two"]
 
 
-def test_messages_about_a_running_training(board, training, quick):
+def test_the_stream_reports_curves_events_and_the_end_of_a_run(board, training, quick):
     with training() as run:
         run.epoch()
         client = board()
@@ -246,7 +246,7 @@ def test_messages_about_a_running_training(board, training, quick):
         assert client.exact_series("live", name="loss")["curves"]
 
 
-def test_a_killed_run_is_seen_without_a_file_that_changes(board, training, quick, until):
+def test_a_killed_run_is_noticed_without_a_changed_file(board, training, quick, until):
     with training() as run:
         run.epoch()
         client = board()
@@ -256,7 +256,7 @@ def test_a_killed_run_is_seen_without_a_file_that_changes(board, training, quick
         assert client.runs()["live"]["status"] == "killed"
 
 
-def test_a_resumed_run_whose_file_is_cut(board, tmp_path):
+def test_curves_of_a_truncated_and_resumed_file_are_correct(board, tmp_path):
     folder = append(tmp_path / "runs" / "mine", *(row(step, loss=float(step)) for step in range(100)))
     client = board()
     assert client.exact_series("mine")["curves"][0]["hi"][-1] == 99.0
@@ -267,7 +267,7 @@ def test_a_resumed_run_whose_file_is_cut(board, tmp_path):
     assert (loss["count"], max(loss["hi"]), loss["lo"][-1]) == (120, 49.0, -1.0)
 
 
-def test_a_long_file_is_previewed_then_exact(board, tmp_path, monkeypatch, quick):
+def test_a_long_file_is_previewed_until_its_curves_are_exact(board, tmp_path, monkeypatch, quick):
     monkeypatch.setattr(_live_curves, "MAX_UNREAD_BYTES", 10_000)
     append(tmp_path / "runs" / "mine", *(row(step, loss=9.0 if step == 500 else 0.5) for step in range(1, 1_001)))
     client = board()
@@ -293,7 +293,7 @@ def test_nothing_is_written_to_run_folders(board, train_run):
     assert {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]} == before
 
 
-def test_images_and_histograms_on_request(board, tmp_path):
+def test_images_and_histograms_are_served_on_request(board, tmp_path):
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -316,7 +316,7 @@ def test_images_and_histograms_on_request(board, tmp_path):
         client.get(f"{base}/{path}", code=404)
 
 
-def test_a_page_learns_what_it_has_missed(board, tmp_path, quick):
+def test_a_new_stream_starts_with_the_current_versions(board, tmp_path, quick):
     append(tmp_path / "runs" / "mine", row(1, loss=1.0))
     client = board()
     table = client.get("/api/runs")["version"]
@@ -330,7 +330,7 @@ def test_a_page_learns_what_it_has_missed(board, tmp_path, quick):
         assert message("state")["table"] > table
 
 
-def test_a_run_that_cannot_be_read_harms_only_itself(board, tmp_path, monkeypatch, quick):
+def test_a_run_that_cannot_be_read_does_not_affect_other_runs(board, tmp_path, monkeypatch, quick):
     good, bad = (append(tmp_path / "runs" / name, row(1, loss=1.0)) for name in ("good", "bad"))
     (good / "run.json").write_text(json.dumps({"format": 1, "status": "finished", "step": 1}))
     for config, elapsed in (("[" * 900 + "]" * 900, 1), ("{}", 10**400)):
@@ -355,7 +355,7 @@ def test_a_run_that_cannot_be_read_harms_only_itself(board, tmp_path, monkeypatc
     assert client.get(f"/api/run/{found['key']}", code=500) == b"ZeroDivisionError: division by zero"
 
 
-def test_a_stream_continues_if_one_run_cannot_be_read(board, tmp_path, monkeypatch, quick):
+def test_a_stream_continues_if_a_run_cannot_be_read(board, tmp_path, monkeypatch, quick):
     for name in ("bad", "good"):
         append(tmp_path / "runs" / name, row(1, loss=1.0))
 

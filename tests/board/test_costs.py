@@ -1,4 +1,4 @@
-"""Pages cost a training nothing: it executes the same opcodes and makes the same system calls."""
+"""Open pages do not slow a run: it executes the same opcodes and makes the same system calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 PAGES = 10
 STEPS = 100
-OF_THREADS_AND_MEMORY = {"futex", "madvise", "mmap", "munmap", "brk"}  # not the same from run to run
+OF_THREADS_AND_MEMORY = {"futex", "madvise", "mmap", "munmap", "brk"}  # these vary between runs
 COUNTS = """
     import sys
     from hookpoint import Loop
@@ -43,7 +43,7 @@ COUNTS = """
 
 
 def trained(workdir, prefix=(), between=lambda: None):
-    """Train in a process; call `between` once it has started. Return what it printed, and its errors."""
+    """Train in a process; call `between` once it has started. Return its stdout and stderr."""
     command = [*prefix, sys.executable, "-c", textwrap.dedent(COUNTS), str(workdir)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
@@ -54,7 +54,7 @@ def trained(workdir, prefix=(), between=lambda: None):
     return output, errors
 
 
-@pytest.mark.slow  # two processes; that pages only read files is what test_application says
+@pytest.mark.slow  # starts two processes; test_application tests that pages only read files
 def test_a_step_executes_the_same_opcodes_while_ten_pages_are_open(board, tmp_path):
     alone, _ = trained(tmp_path / "alone")
     with ExitStack() as pages:
@@ -72,9 +72,9 @@ def test_a_step_executes_the_same_opcodes_while_ten_pages_are_open(board, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_a_training_makes_the_same_system_calls_while_ten_pages_are_open(board, tmp_path):
+def test_a_run_makes_the_same_system_calls_while_ten_pages_are_open(board, tmp_path):
     def of_steps(log):
-        """Return how often each system call was made by the training thread, from the first step to the last."""
+        """Return the number of each system call of the training thread between the first and the last step."""
         steps = log.read_text().partition('write(1, "training')[2].partition('write(1, "trained')[0]
         calls = re.findall(r"^(\w+)\(", steps, re.MULTILINE)
         return {name: calls.count(name) for name in set(calls) - OF_THREADS_AND_MEMORY}

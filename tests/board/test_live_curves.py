@@ -1,4 +1,4 @@
-"""Curves of files that are long, cannot be indexed, or are cut."""
+"""Curves of files that are long, cannot be indexed, or are truncated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def row(step, **values):
 
 @pytest.fixture
 def curves(tmp_path, monkeypatch):
-    """Return the curves of tmp_path/scalars.jsonl, which counts as a long file."""
+    """The curves of tmp_path/scalars.jsonl, which is treated as a long file."""
     monkeypatch.setattr(_live_curves, "MAX_UNREAD_BYTES", 10_000)
     made = Indexer(tmp_path / "cache")
     (tmp_path / "scalars.jsonl").write_text("".join(row(step, loss=9.0 if step == 777 else 0.5) for step in range(1_000)))
@@ -39,7 +39,7 @@ def after(curves, is_there):
 
 
 @pytest.mark.parametrize("failure", ["exits", "cannot start"])
-def test_a_file_whose_index_process_fails_is_read_here(curves, tmp_path, monkeypatch, failure):
+def test_a_file_is_read_by_the_server_if_the_index_process_fails(curves, tmp_path, monkeypatch, failure):
     class Failing(IndexProcess):
         def __init__(self, path, target):
             if failure == "cannot start":
@@ -61,7 +61,7 @@ def test_a_file_whose_index_process_fails_is_read_here(curves, tmp_path, monkeyp
     assert max(after(curves, lambda found: found["exact"])["curves"][0]["hi"]) == 10.0
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path):
+def test_a_file_that_cannot_be_read_has_a_problem(tmp_path):
     made = Indexer(tmp_path / "cache")
     (tmp_path / "scalars.jsonl").mkdir()
     found = everything(LiveCurves(tmp_path / "scalars.jsonl", made))
@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
     made.stop()
 
 
-def test_a_preview_has_epochs(curves):
+def test_a_preview_includes_epochs(curves):
     found = everything(curves)
     assert found["preview"]
     epochs = {epoch: step for step, epoch in found["epochs"]}
@@ -77,7 +77,7 @@ def test_a_preview_has_epochs(curves):
     assert all(abs(step - (100 * epoch - 1)) < 20 for epoch, step in epochs.items())
 
 
-def test_a_file_that_is_cut_has_another_generation(curves, tmp_path):
+def test_a_truncated_file_gets_a_new_generation(curves, tmp_path):
     first = after(curves, lambda found: found["exact"])
     with (tmp_path / "scalars.jsonl").open("a") as file:
         file.write(row(1_000, loss=1.0))

@@ -1,4 +1,4 @@
-"""The built page is what the sources in web/ build, as far as that can be told without node. `make test-board` builds it."""
+"""The built page matches the sources in web/, as far as this can be checked without node. `make test-board` builds it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SCRIPT_BYTES = 150_000
 
 
 def digest(folder, paths):
-    """Return what web/record_build.js computes: each file is its path, its size and its bytes."""
+    """Return the digest that web/record_build.js computes from the path, size and bytes of each file."""
     found = sha256()
     for path in paths:
         content = (folder / path).read_bytes()
@@ -33,7 +33,7 @@ def build():
     return json.loads((PAGE / "build.json").read_text())
 
 
-def test_the_page_was_built_from_these_sources(build):
+def test_the_page_was_built_from_the_current_sources(build):
     assert digest(WEB, files_below(WEB)) == build["sources"], "the page is not built from web/: run `make page`"
 
 
@@ -46,23 +46,23 @@ def test_the_script_is_small():
     assert len((PAGE / "board.js").read_bytes()) <= MAX_SCRIPT_BYTES
 
 
-def test_names_never_become_html():
+def test_the_sources_never_insert_html():
     ways = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|srcdoc|\beval\(|new Function")
     sources = list(WEB.joinpath("src").rglob("*.ts*"))
     assert sources
     assert [path.name for path in sources if ways.search(path.read_text())] == []
 
 
-def test_the_sources_name_no_host():
+def test_the_sources_contain_no_external_host():
     texts = {path: WEB.joinpath(path).read_text() for path in files_below(WEB)}
     hosts = {
         host for path, text in texts.items() if path != "package-lock.json" for host in re.findall(r"https?://[^\s\"'/]+", text)
     }
-    assert hosts == {"http://www.w3.org"}  # the name space of SVG
+    assert hosts == {"http://www.w3.org"}  # the SVG namespace
     assert '"resolved"' not in texts["package-lock.json"]
 
 
-def test_versions_are_pinned():
+def test_package_versions_are_pinned():
     package = json.loads((WEB / "package.json").read_text())
     versions = [*package["dependencies"].values(), *package["devDependencies"].values()]
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions)

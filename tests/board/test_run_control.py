@@ -1,4 +1,4 @@
-"""Commands from the page: which are answered at once, and which the run answers later."""
+"""Commands from the page are answered immediately, or later through the stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.board import _application, _run_control
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Return `impatient()`: requests in this block do not wait for answers. Other requests wait for as long as necessary."""
+    """Return `impatient()`: requests in this block do not wait for answers; other requests wait as long as necessary."""
     monkeypatch.setattr(_application, "WAIT_SECONDS", 250.0)
 
     @contextmanager
@@ -31,7 +31,7 @@ def answer(client, body):
     return json.loads(content)
 
 
-def test_commands_that_wait_for_a_paused_run_do_not_block_others(board, steered, impatient):
+def test_commands_waiting_for_a_paused_run_do_not_block_others(board, steered, impatient):
     with steered() as training:
         client = board()
         with client.stream("live") as message:
@@ -50,7 +50,7 @@ def test_commands_that_wait_for_a_paused_run_do_not_block_others(board, steered,
         assert training.error is None
 
 
-def test_too_many_waiting_commands(board, steered, impatient, monkeypatch):
+def test_a_command_is_rejected_if_too_many_are_waiting(board, steered, impatient, monkeypatch):
     monkeypatch.setattr(_application, "MAX_COMMANDS", 1)
     with steered():
         client = board()
@@ -61,7 +61,7 @@ def test_too_many_waiting_commands(board, steered, impatient, monkeypatch):
         assert (status, content) == (503, b"1 commands are already waiting for an answer")
 
 
-def test_a_command_that_no_step_takes_is_withdrawn(board, steered, monkeypatch):
+def test_a_command_is_withdrawn_if_no_step_takes_it_in_time(board, steered, monkeypatch):
     monkeypatch.setattr(_run_control, "ANSWER_SECONDS", 0.2)
     with steered() as training:
         client = board()
@@ -72,7 +72,7 @@ def test_a_command_that_no_step_takes_is_withdrawn(board, steered, monkeypatch):
         hookpoint.control(training.workdir).save()  # the run was not stopped
 
 
-def test_a_run_that_ends_first(board, steered, impatient):
+def test_a_waiting_command_is_answered_when_the_run_ends(board, steered, impatient):
     with steered() as training:
         client = board()
         with client.stream("live") as message:
@@ -85,7 +85,7 @@ def test_a_run_that_ends_first(board, steered, impatient):
         assert found["status"] == "lost" or "no validation data" in found["text"]
 
 
-def test_a_run_that_was_killed_before_it_answered(steered, monkeypatch):
+def test_a_command_to_a_killed_run_is_lost(steered, monkeypatch):
     with steered() as training:
         training.gate.clear()
         sent = _run_control.SentCommand(training.workdir, "validate", {}, None)
@@ -94,7 +94,7 @@ def test_a_run_that_was_killed_before_it_answered(steered, monkeypatch):
         training.gate.set()
 
 
-def test_a_command_to_a_run_that_has_ended(board, train_run):
+def test_a_command_to_a_finished_run_is_refused(board, train_run):
     train_run()
     status, _, content = board().command("mine", {"do": "stop"})
     assert (status, json.loads(content)["status"]) == (200, "refused")

@@ -1,4 +1,4 @@
-"""Addresses, tokens and ports."""
+"""Loopback addresses, token files and ports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hookpoint.core.errors import BadArgument
         ("a.b", False),
     ],
 )
-def test_addresses_that_only_this_machine_reaches(host, expected):
+def test_is_loopback_recognizes_loopback_addresses(host, expected):
     assert is_loopback(host) is expected
 
 
@@ -33,7 +33,7 @@ def test_a_token_file_is_created_and_read_again(tmp_path):
     assert read_token(tmp_path / "token") == token
 
 
-def test_a_token_file_that_others_can_read(tmp_path):
+def test_a_token_file_that_others_can_read_raises(tmp_path):
     read_token(tmp_path / "token")
     (tmp_path / "token").chmod(0o640)
     with pytest.raises(BadArgument, match="must be a file that only you can read"):
@@ -41,13 +41,13 @@ def test_a_token_file_that_others_can_read(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "short", "with a space in it, but long", "ümlauts-are-not-for-headers", "x" * 15])
-def test_a_token_that_cannot_be_one(tmp_path, text):
+def test_an_invalid_token_raises(tmp_path, text):
     read_token(tmp_path / "token")
     (tmp_path / "token").write_text(text)
     with pytest.raises(BadArgument, match="at least 16 letters and digits"):
         read_token(tmp_path / "token")
 
 
-def test_a_port_that_is_taken(tmp_path):
+def test_a_port_in_use_raises(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(OSError, match="in use"):
         serve([tmp_path], port=other.getsockname()[1], on_ready=print)

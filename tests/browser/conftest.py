@@ -1,4 +1,4 @@
-"""Chromium, the board as a process, and a run that takes commands. `make test-board` runs these tests."""
+"""Fixtures: Chromium, the board as a process, and a run that accepts commands. `make test-board` runs these tests."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def browser():
 
 @pytest.fixture
 def page(browser, serve, request):  # closed before the servers end
-    """A page that reports its errors, and the requests that it sends.
+    """A page that records its errors and requests.
 
-    At the end of the test, all pages of its context together must have reported no error and asked no other server than the
-    board, unless the test's module sets EXPECTS_PROBLEMS.
+    After the test, no page of its context may have reported an error or sent a request to another server than the board,
+    unless the test's module sets EXPECTS_PROBLEMS.
     """
     context = browser.new_context(viewport={"width": 1400, "height": 850})
     problems, requested = [], []
@@ -58,14 +58,14 @@ def page(browser, serve, request):  # closed before the servers end
 
 @pytest.fixture
 def phone(browser):
-    """The same on a small screen that is touched."""
+    """A page on a small touch screen."""
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
     yield watched(context.new_page())
     context.close()
 
 
 def watched(page):
-    """Collect the errors of a page in `problems`, and the addresses that it asks in `requested`."""
+    """Collect the errors of a page in `problems`, and the addresses of its requests in `requested`."""
     page.problems, page.requested, page.board = [], [], None
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on("console", lambda message: page.problems.append(message.text) if message.type == "error" else None)
@@ -75,7 +75,7 @@ def watched(page):
 
 @pytest.fixture
 def opened():
-    """Return `opened(page, url)`: open the board, and check that there was no error and no request to another server."""
+    """Return `opened(page, url)`: open the board, and check for errors and requests to other servers."""
 
     def open_page(page, url, view=""):
         page.board = url.netloc
@@ -181,7 +181,7 @@ TRAINING = """
 
 @pytest.fixture
 def training(tmp_path):
-    """Start a training in tmp_path/runs that takes commands. Return its process.
+    """Start a run in tmp_path/runs that accepts commands. Return its process.
 
     "decay" lowers the learning rate in each iteration, and "no-saver" leaves out the saver.
     """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # tests/board has the server without a browser
-EXPECTS_PROBLEMS = True  # a browser reports what it refuses
+pytestmark = pytest.mark.slow  # tests/board tests the server without a browser
+EXPECTS_PROBLEMS = True  # a browser reports blocked requests
 
 
 SEND = """async (url) => {
@@ -19,7 +19,7 @@ SEND = """async (url) => {
 }"""
 
 
-def test_a_read_only_board_has_no_controls_and_refuses_commands(page, serve, opened, events_of, training):
+def test_a_read_only_board_has_no_controls_and_rejects_commands(page, serve, opened, events_of, training):
     with training():
         url = serve("--read-only")
         opened(page, url)
@@ -74,17 +74,17 @@ def test_a_page_on_another_port_has_no_effect(page, serve, opened, events_of, tr
         other.goto(f"http://{host}:{port}/")
         other.wait_for_selector("body[data-done]", state="attached", timeout=60_000)
         done = json.loads(other.locator("body").get_attribute("data-done"))
-        assert done.pop("beacon") in ("sent", "failed")  # a browser does not tell what became of it
+        assert done.pop("beacon") in ("sent", "failed")  # a browser does not report the outcome of a beacon
         assert set(done.values()) == {"failed"}, done
         assert process.poll() is None
         assert not [event for event in events_of("live") if "stop" in json.dumps(event)]
-        # The same command from our page has an effect, so the attacks could have had one.
+        # The same command from the board's page has an effect, so the attacks could have succeeded.
         page.locator("button[data-do='stop']:enabled").click()
         page.locator("#stop-confirm").click()
         process.wait(60)
 
 
-def test_another_name_for_this_machine_is_refused(page, serve, opened, row, write_run):
+def test_another_host_name_for_this_machine_is_rejected(page, serve, opened, row, write_run):
     write_run("mine", [row(1, loss=1.0)])
     url = serve()
     opened(page, url)
@@ -94,14 +94,14 @@ def test_another_name_for_this_machine_is_refused(page, serve, opened, row, writ
         assert "mine" not in other.content()
 
 
-def test_a_page_without_the_token_shows_nothing(page, serve, row, write_run):
+def test_a_request_without_the_token_is_rejected(page, serve, row, write_run):
     write_run("mine", [row(1, loss=1.0)])
     url = serve()
     assert page.goto(f"http://127.0.0.1:{url.port}/").status == 401
     assert page.goto(f"http://127.0.0.1:{url.port}/?token=wrong").status == 403
 
 
-def test_names_are_text(page, serve, opened, row, write_run):
+def test_html_in_names_is_shown_as_text(page, serve, opened, row, write_run):
     evil = '"><img src=x onerror="document.title=1"><script>document.title=2</script>'
     event = {"step": 1, "epoch": 1, "time": 1.79e9, "event": evil, "x": evil}
     facts = {

@@ -1,11 +1,11 @@
-"""The page while its server ends, restarts, or refuses it."""
+"""The page handles a server that ends, restarts, or rejects its token."""
 
 from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.slow  # only a browser can tell
-EXPECTS_PROBLEMS = True  # a browser reports requests that fail
+pytestmark = pytest.mark.slow  # needs a browser
+EXPECTS_PROBLEMS = True  # a browser reports failed requests
 
 
 def end(process):
@@ -14,7 +14,7 @@ def end(process):
 
 
 def is_expected(problem):
-    """Return whether a browser reports a request that could not succeed: it logs these by itself."""
+    """Return whether the problem is the browser's own report of a failed request."""
     return "ERR_CONNECTION_REFUSED" in problem or "ERR_INCOMPLETE_CHUNKED_ENCODING" in problem or "401" in problem
 
 
@@ -37,7 +37,7 @@ def test_the_page_continues_after_a_restart_with_the_same_token(page, serve, ope
     assert [problem for problem in page.problems if not is_expected(problem)] == []
 
 
-def test_a_restart_with_another_token_says_what_to_do(page, serve, opened, row, write_run):
+def test_a_restart_with_another_token_is_explained(page, serve, opened, row, write_run):
     write_run("mine", [row(1, loss=0.5)])
     url = serve()
     opened(page, url)

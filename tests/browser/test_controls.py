@@ -1,4 +1,4 @@
-"""The page's controls in a real browser: every command is answered, and has an effect in the run."""
+"""The page's controls work in a real browser: every command is answered and takes effect in the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import hookpoint
 
-pytestmark = pytest.mark.slow  # tests/board has the server without a browser
+pytestmark = pytest.mark.slow  # tests/board tests the server without a browser
 
 
 def press(page, what):
@@ -25,7 +25,7 @@ def test_commands_are_answered_and_visible_in_the_run(page, serve, opened, event
         knob.press("Enter")
         page.wait_for_selector("#answer.applied:has-text('Set learning_rate to 0.125: applied at step')", timeout=30_000)
         assert "0.5 -> 0.125" in page.locator("#answer").text_content()
-        page.wait_for_timeout(1_500)  # the details are loaded again meanwhile
+        page.wait_for_timeout(1_500)  # the details are reloaded in this time
         assert knob.input_value() == "0.125"
         for what in ("pause", "resume", "save", "trace"):
             press(page, what)
@@ -37,8 +37,8 @@ def test_commands_are_answered_and_visible_in_the_run(page, serve, opened, event
         page.wait_for_selector("#requests li.applied:has-text('learning_rate 0.5 -> 0.125')")
         page.wait_for_selector("#requests li:nth-child(6)")
         texts = page.locator("#requests li").all_text_contents()
-        assert len(texts) == len(set(texts)) == 6, texts  # by request and as a message, but listed once
-        assert "@" in page.locator("#requests li").first.text_content()  # who asked
+        assert len(texts) == len(set(texts)) == 6, texts  # received as an answer and as a message, but listed once
+        assert "@" in page.locator("#requests li").first.text_content()  # the sender
         page.locator("button[data-do='stop']").click()
         page.locator("#stop-cancel").click()
         assert process.poll() is None
@@ -76,7 +76,7 @@ def test_two_pages_see_the_same_run(page, serve, opened, training):
     assert page.problems == []
 
 
-def test_a_paused_run_says_so_and_no_button_moves(page, serve, opened, training):
+def test_a_paused_run_is_labeled_and_no_button_moves(page, serve, opened, training):
     with training():
         opened(page, serve())
         stop = page.locator("button[data-do='stop']")
@@ -96,7 +96,7 @@ def test_a_paused_run_says_so_and_no_button_moves(page, serve, opened, training)
     assert page.problems == []
 
 
-def test_events_of_a_run_that_was_not_shown_are_there_when_it_is(page, serve, opened, row, write_run, tmp_path, training):
+def test_events_of_a_hidden_run_appear_when_it_is_shown(page, serve, opened, row, write_run, tmp_path, training):
     write_run("other", [row(1, loss=1.0)], name="other", step=1)
     with training():
         opened(page, serve(), "tab=events")
@@ -119,20 +119,20 @@ def test_a_setting_that_a_schedule_changes_can_be_set(page, serve, opened, event
         opened(page, serve())
         page.wait_for_selector(
             ".knob:has([data-knob='learning_rate']) small:has-text('at step')", timeout=30_000
-        )  # its value now
+        )  # the current value
         knob = page.locator("[data-knob='learning_rate']")
         knob.fill("0.125")
         knob.press("Enter")
         page.wait_for_selector("#answer.applied:has-text('Set learning_rate to 0.125: applied at step')", timeout=30_000)
         assert "-> 0.125" in page.locator("#answer").text_content()
-        knob.fill("0.0625")  # at once: what is loaded after an answer does not replace what the user types
+        knob.fill("0.0625")  # immediately: reloading after an answer must not replace the user's input
         knob.press("Enter")
         page.wait_for_selector("#answer.applied:has-text('Set learning_rate to 0.0625: applied at step')", timeout=30_000)
     assert [event["status"] for event in events_of("live") if event["event"] == "control"] == ["applied", "applied"]
     assert page.problems == []
 
 
-def test_a_setting_that_somebody_else_has_set_meanwhile(page, serve, opened, events_of, tmp_path, training):
+def test_a_setting_changed_by_another_user_needs_confirmation(page, serve, opened, events_of, tmp_path, training):
     with training("live", "decay"):
         opened(page, serve())
         knob = page.locator("[data-knob='learning_rate']")
@@ -151,7 +151,7 @@ def test_a_setting_that_somebody_else_has_set_meanwhile(page, serve, opened, eve
 @pytest.mark.parametrize(
     ("options", "text"), [((), "The run saves a checkpoint and ends."), (("no-saver",), "The run ends, and nothing is saved")]
 )
-def test_a_stop_says_what_it_leaves(page, serve, opened, tmp_path, training, options, text):
+def test_the_stop_dialog_says_whether_a_checkpoint_is_saved(page, serve, opened, tmp_path, training, options, text):
     checkpoints = tmp_path / "runs" / "live" / "checkpoints"
     with training("live", *options) as process:
         opened(page, serve())
@@ -171,7 +171,7 @@ def test_a_command_to_a_paused_run_is_answered_when_it_resumes(page, serve, open
     with training():
         opened(page, serve())
         press(page, "pause")
-        for _ in range(7):  # a browser opens six connections to a server: requests that wait must not use them up
+        for _ in range(7):  # a browser opens six connections per server: waiting requests must not use them all
             page.locator("button[data-do='trace']:enabled").click()
         page.wait_for_selector("#answer.waiting")
         press(page, "resume")

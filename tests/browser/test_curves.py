@@ -1,4 +1,4 @@
-"""The page's curves in a real browser: which are shown, zoom, scales, links, and files."""
+"""The page's curves in a real browser: selection, zoom, scales, links, and downloads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-pytestmark = pytest.mark.slow  # tests/board has the server without a browser
+pytestmark = pytest.mark.slow  # tests/board tests the server without a browser
 
 LOSS = ".chart[data-metric='loss']"
 
@@ -26,13 +26,13 @@ def drag(page, begin, end, keys=()):
 
 
 def zoom_of(page):
-    """Return the range in the link."""
+    """Return the zoom range in the link."""
     hash_ = page.evaluate("location.hash")
     found = [part.removeprefix("zoom=") for part in hash_.lstrip("#").split("&") if part.startswith("zoom=")]
     return [float(one) for one in found[0].replace("%7E", "~").split("~")] if found else None
 
 
-def test_the_newest_runs_are_there_at_once(page, serve, opened, row, write_run):
+def test_the_five_newest_runs_are_shown_by_default(page, serve, opened, row, write_run):
     for number in range(7):
         lines = [row(step, loss=9.0 if step == 333 else 0.5, val_loss=0.25) for step in range(3_000)]
         write_run(f"run-{number}", lines, name=f"run-{number}", started=f"2026-11-0{number + 1}T00:00:00+00:00", step=3_000)
@@ -53,7 +53,7 @@ def test_the_newest_runs_are_there_at_once(page, serve, opened, row, write_run):
     assert page.problems == []
 
 
-def test_a_drag_zooms_to_every_value_and_a_double_click_returns(page, serve, opened, row, write_run):
+def test_a_drag_zooms_and_a_double_click_resets_the_zoom(page, serve, opened, row, write_run):
     write_run("mine", [row(step, loss=9.0 if step == 10_000 else 0.5, other=1.0) for step in range(20_000)])
     opened(page, serve())
     page.wait_for_selector(f"{LOSS}[data-exact='true'][data-high='9']")
@@ -95,7 +95,7 @@ def test_five_runs_are_compared(page, serve, opened, row, write_run):
     cells = page.locator("#differences tbody tr").first.locator("td").all_text_contents()
     assert [cell.removesuffix(" at step 9") for cell in cells] == ["★ 0.1", "0.2", "0.3", "0.4", "0.5"]
     assert page.locator("#differences tr[data-setting='depth'] td").all_text_contents() == ["4", "3", "2", "1", "0"]
-    assert page.locator("#differences tr[data-setting]").count() == 1  # the others are equal
+    assert page.locator("#differences tr[data-setting]").count() == 1  # the other settings are equal
     assert page.locator("#runs tr:has(.star)").get_attribute("data-key") is not None
     assert "run-4" in page.locator("#runs tr:has(.star)").text_content()
     page.locator("#columns").click()
@@ -139,7 +139,7 @@ def test_a_link_restores_the_view(page, serve, opened, row, write_run):
     assert page.problems == []
 
 
-def test_values_and_events_under_the_pointer(page, serve, opened, row, write_run):
+def test_values_and_events_under_the_pointer_are_shown(page, serve, opened, row, write_run):
     lines = [row(step, loss=step / 1000, epoch=1 + step // 100) for step in range(1_000)]
     event = {"step": 500, "iteration": 500, "epoch": 6, "time": 1.79e9 + 500, "event": "stop", "reason": "lunch"}
     saves = [{**event, "step": step, "event": "save", "path": "x", "tags": []} for step in (499, 501)]
@@ -165,7 +165,7 @@ def test_values_and_events_under_the_pointer(page, serve, opened, row, write_run
     assert page.problems == []
 
 
-def test_a_chart_is_saved_as_a_picture_and_as_a_table(page, serve, opened, row, write_run, tmp_path):
+def test_a_chart_can_be_saved_as_png_and_csv(page, serve, opened, row, write_run, tmp_path):
     for name in ("one", "two"):
         write_run(name, [row(step, loss=1.0 + step) for step in range(100)], name=name, step=100)
     opened(page, serve())
@@ -176,7 +176,7 @@ def test_a_chart_is_saved_as_a_picture_and_as_a_table(page, serve, opened, row, 
     waiting.value.save_as(tmp_path / "loss.png")
     content = (tmp_path / "loss.png").read_bytes()
     assert content.startswith(b"\x89PNG")
-    assert int.from_bytes(content[16:20], "big") > 1_200  # its width: enough for a document
+    assert int.from_bytes(content[16:20], "big") > 1_200  # the width is enough for a document
     with page.expect_download() as waiting:
         page.locator(f"{LOSS} button:has-text('CSV')").click()
     waiting.value.save_as(tmp_path / "loss.csv")
@@ -203,7 +203,7 @@ def test_new_values_and_new_runs_appear(page, serve, opened, row, write_run, tra
     assert page.problems == []
 
 
-def test_charts_are_mounted_when_they_can_be_seen(page, serve, opened, row, write_run):
+def test_only_visible_charts_are_drawn(page, serve, opened, row, write_run):
     values = {f"metric-{number:02}": float(number) for number in range(50)}
     write_run("mine", [row(step, **values) for step in range(20)], name="mine", step=20)
     opened(page, serve())
@@ -216,8 +216,8 @@ def test_charts_are_mounted_when_they_can_be_seen(page, serve, opened, row, writ
     assert page.problems == []
 
 
-def test_smoothing_leaves_the_raw_line_and_settings(page, serve, opened, row, write_run):
-    """The smoothed value and the raw one are both readable; a setting has no smoothed value."""
+def test_smoothing_keeps_raw_values_and_does_not_smooth_settings(page, serve, opened, row, write_run):
+    """The tooltip shows the smoothed and the raw value; a setting has no smoothed value."""
     lines = [row(step, loss=float(step % 2), learning_rate=float(step % 2)) for step in range(100)]
     write_run("mine", lines, name="mine", step=100, config={"depth": 1})
     opened(page, serve(), "smooth=0.9")
@@ -248,7 +248,7 @@ def test_runs_with_another_metric_do_not_change_the_order(page, serve, opened, r
     assert page.problems == []
 
 
-def test_a_key_of_the_config_does_not_make_a_metric_a_setting(page, serve, opened, row, write_run):
+def test_a_metric_named_like_a_config_key_is_not_a_setting(page, serve, opened, row, write_run):
     lines = [row(step, loss=float(step % 2), temperature=float(step % 2)) for step in range(100)]
     facts = {"config": {"loss": "mse"}, "hyper": {"temperature": 1.0}}
     write_run("mine", lines, name="mine", step=100, **facts)
@@ -263,12 +263,12 @@ def test_a_key_of_the_config_does_not_make_a_metric_a_setting(page, serve, opene
 
 
 def visible_tips(page):
-    """Return the texts of the boxes with values, by metric."""
+    """Return the texts of the visible tooltips, by metric."""
     charts = page.locator(".chart:has(.tip:not([hidden]))").all()
     return {chart.get_attribute("data-metric"): chart.locator(".tip").text_content() for chart in charts}
 
 
-def test_the_value_box_stays_with_its_chart_and_its_step_while_values_arrive(page, serve, opened, training):
+def test_the_tooltip_stays_at_its_chart_and_step_while_values_arrive(page, serve, opened, training):
     with training():
         opened(page, serve())
         page.wait_for_selector(".chart[data-metric='rate'] canvas")
@@ -284,7 +284,7 @@ def test_the_value_box_stays_with_its_chart_and_its_step_while_values_arrive(pag
     assert page.problems == []
 
 
-def test_the_value_box_stays_with_its_chart_after_a_zoom(page, serve, opened, row, write_run):
+def test_the_tooltip_stays_at_its_chart_after_a_zoom(page, serve, opened, row, write_run):
     write_run("mine", [row(step, loss=0.5, other=2.0) for step in range(1_000)], name="mine", step=1_000)
     opened(page, serve())
     page.wait_for_selector(f"{LOSS}[data-exact='true']")
@@ -300,7 +300,7 @@ def test_the_value_box_stays_with_its_chart_after_a_zoom(page, serve, opened, ro
 
 @pytest.fixture
 def ranked_runs(row, write_run):
-    """Return `ranked_runs(count)`: write runs, the oldest of which is the best."""
+    """Return `ranked_runs(count)`: write runs, of which the oldest is the best."""
 
     def write(count):
         for number in range(count):
@@ -314,13 +314,13 @@ def ranked_runs(row, write_run):
     return write
 
 
-def test_a_few_runs_are_all_shown(page, serve, opened, ranked_runs):
+def test_six_runs_are_all_shown(page, serve, opened, ranked_runs):
     ranked_runs(6)
     opened(page, serve())
     page.wait_for_selector(f"{LOSS}[data-lines='6']")
 
 
-def test_the_star_is_for_the_best_of_all_runs(page, serve, opened, ranked_runs):
+def test_the_star_marks_the_best_of_all_runs(page, serve, opened, ranked_runs):
     ranked_runs(7)
     opened(page, serve())
     page.wait_for_selector(f"{LOSS}[data-lines='5']")
@@ -334,7 +334,7 @@ def test_the_star_is_for_the_best_of_all_runs(page, serve, opened, ranked_runs):
     page.locator("#not-shown button").click()
     page.wait_for_selector("#differences .best:has-text('★ 0.1 at step 40')")
     assert page.locator("#not-shown").text_content().strip() == "1 run not shown."
-    # Settings with the same values are one row, and a setting that has changed says so.
+    # Settings with the same values share a row, and a changed setting is labeled.
     page.wait_for_selector("#differences tr[data-setting='learning_rate'] td:has-text('changed: 0.1 to 0.3')")
     names = page.locator("#differences tr[data-setting] th").all_text_contents()
     assert names == ["learning_rate, lr", "depth, layers"]

@@ -7,10 +7,10 @@ import zlib
 
 import pytest
 
-pytestmark = pytest.mark.slow  # only a browser can tell
+pytestmark = pytest.mark.slow  # needs a browser
 
 
-def test_saves_in_a_row_are_one_line_until_it_is_opened(page, serve, opened, row, write_run):
+def test_consecutive_saves_are_folded_into_one_line(page, serve, opened, row, write_run):
     facts = {"iteration": 1, "epoch": 1}
     saves = [
         {**facts, "step": step, "time": 1.79e9 + step, "event": "save", "path": f"checkpoints/step-{step}", "tags": ["model"]}
@@ -38,7 +38,7 @@ def test_the_best_checkpoint_has_a_star(page, serve, opened, train_run):
 
 
 def png(width, height):
-    """Return a red picture."""
+    """Return a red image."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -76,10 +76,10 @@ def test_images_and_histograms_are_shown(page, serve, opened, row, write_run):
         "(one) => one.getContext('2d').getImageData(0, 0, one.width, one.height).data.filter((v, i) => i % 4 === 3 && v).length"
     )
     share = page.locator("#media canvas").evaluate(drawn) / (600 * 140)
-    assert 0.6 < share < 0.9  # half of the width at half of the height, and half at all of it
+    assert 0.6 < share < 0.9  # half of the width at half the height, half at full height
 
 
-def test_a_validation_that_is_refused_says_what_to_do(page, serve, opened, training):
+def test_a_refused_validation_says_what_to_do(page, serve, opened, training):
     with training():
         opened(page, serve())
         page.locator("button[data-do='validate']:enabled").click(timeout=30_000)

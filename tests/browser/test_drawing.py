@@ -1,4 +1,4 @@
-"""What the charts draw: scales, values that arrive, and files that are cut while nobody looks."""
+"""Charts draw scales, new values, and files that were truncated while the tab was hidden."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-pytestmark = pytest.mark.slow  # only a browser can tell
+pytestmark = pytest.mark.slow  # needs a browser
 
 LOSS = ".chart[data-metric='loss']"
-# The height of the line in the middle of a chart, from 0 at the bottom to 1 at the top. Lines have colours, all else is grey.
+# The height of the line in the middle of a chart, from 0 (bottom) to 1 (top). Only lines have colours, the rest is grey.
 HEIGHT = """(selector) => {
     const canvas = document.querySelector(`${selector} canvas`), over = document.querySelector(`${selector} .u-over`);
     const [outer, inner] = [canvas.getBoundingClientRect(), over.getBoundingClientRect()];
@@ -29,7 +29,7 @@ HEIGHT = """(selector) => {
 
 
 def until(page, is_true):
-    """Look again until something is true. The page's policy forbids wait_for_function."""
+    """Poll until a condition is true. The page's content security policy forbids wait_for_function."""
     for _ in range(300):
         if is_true():
             return
@@ -37,7 +37,7 @@ def until(page, is_true):
     raise AssertionError("it did not happen")
 
 
-def test_a_log_scale_draws_other_heights(page, serve, opened, row, write_run):
+def test_a_log_scale_changes_the_heights(page, serve, opened, row, write_run):
     """From 1 to 1,000, the middle of an exponential curve is at 32: low on a linear scale, and halfway up on a log scale."""
     write_run("mine", [row(step, loss=10 ** (3 * step / 1000)) for step in range(1001)], name="mine", step=1000)
     opened(page, serve())
@@ -49,7 +49,7 @@ def test_a_log_scale_draws_other_heights(page, serve, opened, row, write_run):
     until(page, lambda: 0.0 < page.evaluate(HEIGHT, LOSS) < 0.15)
 
 
-def test_the_curve_of_a_running_training_grows(page, serve, opened, training):
+def test_the_curve_of_a_run_in_progress_grows(page, serve, opened, training):
     with training():
         opened(page, serve())
         chart = page.locator(".chart[data-metric='count']")
@@ -60,8 +60,8 @@ def test_the_curve_of_a_running_training_grows(page, serve, opened, training):
             until(page, lambda before=before: float(chart.get_attribute("data-high")) > before)
 
 
-def test_a_zoom_follows_a_file_that_was_cut_while_the_tab_was_hidden(page, serve, opened, row, write_run):
-    """The stream is closed while a tab is hidden, so the page learns of a cut file only later."""
+def test_a_zoom_shows_new_values_after_a_truncation_in_a_hidden_tab(page, serve, opened, row, write_run):
+    """The stream is closed while a tab is hidden, so the page notices the truncation only later."""
     folder = write_run("mine", [row(step, loss=1.0) for step in range(2_000)])
     opened(page, serve(), "zoom=900~1100")
     page.wait_for_selector(f"{LOSS}[data-exact='true'][data-high='1']")

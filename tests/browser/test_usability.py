@@ -1,4 +1,4 @@
-"""The page for everybody: accessibility, keyboard, phones, many runs, and what it says when something is missing."""
+"""Accessibility, keyboard, phones, many runs, and hints when something is missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # only a browser can tell
+pytestmark = pytest.mark.slow  # needs a browser
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = "async () => (await axe.run()).violations.map((one) => [one.impact, one.id, one.nodes.map((node) => node.html)])"
@@ -36,7 +36,7 @@ def serious(page):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(page, serve, opened, some_runs, theme):
+def test_axe_finds_no_serious_issues(page, serve, opened, some_runs, theme):
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     opened(page, serve())
     page.wait_for_selector(".chart[data-metric='loss'][data-exact='true']")
@@ -57,7 +57,7 @@ def test_axe_finds_nothing_serious(page, serve, opened, some_runs, theme):
         assert serious(page) == [], screen
 
 
-def test_everything_is_within_reach_of_the_keyboard(page, serve, opened, some_runs):
+def test_the_page_can_be_used_with_the_keyboard(page, serve, opened, some_runs):
     opened(page, serve())
     page.wait_for_selector(".chart[data-metric='loss'][data-exact='true']")
     page.keyboard.press("/")
@@ -71,8 +71,8 @@ def test_everything_is_within_reach_of_the_keyboard(page, serve, opened, some_ru
     second = page.locator("button.name").nth(1).text_content()
     page.wait_for_selector(f"#name:has-text('{second}')")
     page.locator("button.name").nth(1).focus()
-    page.keyboard.press("Enter")  # again: to its details
-    page.wait_for_function("document.activeElement.dataset.tab === 'events'")  # a run that has ended takes no commands
+    page.keyboard.press("Enter")  # a second Enter moves to the details
+    page.wait_for_function("document.activeElement.dataset.tab === 'events'")  # a finished run accepts no commands
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector("#controls-reason")
     page.keyboard.press("ArrowRight")
@@ -101,7 +101,7 @@ def test_a_phone_shows_one_view_at_a_time(page, serve, opened, some_runs):
     assert page.problems == []
 
 
-def test_the_value_box_is_above_the_bar_of_a_phone(phone, serve, opened, some_runs):
+def test_the_tooltip_is_above_the_bar_on_a_phone(phone, serve, opened, some_runs):
     page = opened(phone, serve())
     page.wait_for_selector(".chart[data-metric='loss'][data-exact='true']")
     page.locator(".chart[data-metric='loss'] .u-over").tap()
@@ -116,7 +116,7 @@ def test_the_value_box_is_above_the_bar_of_a_phone(phone, serve, opened, some_ru
     assert page.problems == []
 
 
-def test_nothing_moves_when_a_notice_appears_or_the_charts_are_zoomed(page, serve, opened, some_runs):
+def test_charts_do_not_move_when_a_notice_appears_or_the_zoom_changes(page, serve, opened, some_runs):
     opened(page, serve())
     page.wait_for_selector(".chart[data-metric='loss'][data-exact='true']")
     place = page.locator(".chart[data-metric='loss']").bounding_box()
@@ -133,7 +133,7 @@ def test_nothing_moves_when_a_notice_appears_or_the_charts_are_zoomed(page, serv
     assert page.problems == []
 
 
-def test_callbacks_have_their_share_of_the_run_and_keep_their_order(page, serve, opened, row, write_run):
+def test_callbacks_show_their_share_of_the_run_and_keep_their_order(page, serve, opened, row, write_run):
     costs = [
         {"callback": "Saver", "point": "on_epoch_end", "calls": 1, "seconds": 0.5, "estimated_seconds": 0.5},
         {"callback": "Norms", "point": "on_step_begin", "calls": 2, "seconds": 0.02, "estimated_seconds": 1.28},
@@ -154,7 +154,7 @@ def test_callbacks_have_their_share_of_the_run_and_keep_their_order(page, serve,
     assert page.problems == []
 
 
-def test_an_empty_folder_says_how_to_start_and_a_run_appears(page, serve, opened, row, write_run):
+def test_an_empty_folder_shows_how_to_start_and_new_runs_appear(page, serve, opened, row, write_run):
     opened(page, serve())
     page.wait_for_selector("h1:has-text('No runs yet')")
     assert "hookpoint demo" in page.locator("main").text_content()
@@ -165,7 +165,7 @@ def test_an_empty_folder_says_how_to_start_and_a_run_appears(page, serve, opened
     assert page.problems == []
 
 
-def test_a_thousand_runs_are_a_small_table(page, serve, opened, row, write_run):
+def test_a_table_of_a_thousand_runs_renders_only_visible_rows(page, serve, opened, row, write_run):
     for number in range(1_000):
         best = {"loss": {"value": 1.0 - number / 1_000, "step": 1, "mode": "min"}}
         write_run(
@@ -185,7 +185,7 @@ def test_a_thousand_runs_are_a_small_table(page, serve, opened, row, write_run):
     assert page.problems == []
 
 
-def test_metrics_that_nobody_has_and_filters_without_a_match(page, serve, opened, some_runs):
+def test_filters_without_a_match_are_explained(page, serve, opened, some_runs):
     opened(page, serve())
     page.wait_for_selector(".chart")
     page.fill("#find-metric", "nothing")

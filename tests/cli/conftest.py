@@ -1,4 +1,4 @@
-"""Runs to look at, made by really training, and the command to look with."""
+"""Fixtures that run the command, in this process or in a new one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.cli.main import main
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
-    """Run the command in a folder of its own, in this process."""
+    """Run the command in an empty folder, in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NO_COLOR", raising=False)
 
@@ -29,7 +29,7 @@ def command(tmp_path, monkeypatch):
 
 @pytest.fixture
 def process(tmp_path):
-    """Run the command as a process of its own; return what came of it."""
+    """Run the command in a new process and return the completed process."""
 
     def run(*arguments, cwd=tmp_path, environment=None, **options):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What `hookpoint launch` becomes, in a fork of warm Python: it reads its arguments and folder, and writes its exit code."""
+"""Run `hookpoint launch` in a fork of a warm Python: read arguments and folder, and write the exit code."""
 
 from __future__ import annotations
 

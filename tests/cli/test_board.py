@@ -1,4 +1,4 @@
-"""`hookpoint board`: what it refuses, what it prints, and how it ends."""
+"""`hookpoint board`: rejected arguments, output and exit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import hookpoint
 
 
-def test_a_folder_that_is_none(command, tmp_path):
+def test_a_path_that_is_not_a_folder_is_named(command, tmp_path):
     assert "nothing is not a folder" in command("board", "nothing", code=2).stderr
 
 
@@ -25,7 +25,7 @@ def test_other_machines_need_a_token_file(command, host):
     assert f"--host {host} lets other machines connect, so it needs --token-file FILE; a tunnel (ssh -L" in message
 
 
-def test_a_token_file_that_others_can_read(command, tmp_path):
+def test_a_token_file_that_others_can_read_is_rejected(command, tmp_path):
     (tmp_path / "token").write_text("x" * 40)
     (tmp_path / "token").chmod(0o644)
     message = command("board", "--host", "0.0.0.0", "--token-file", "token", code=65).stderr
@@ -37,8 +37,8 @@ def test_a_missing_package_is_named(command, monkeypatch):
     assert "pip install 'hookpoint[board]'" in command("board", code=2).stderr
 
 
-@pytest.mark.slow  # tests/board has the server in this process
-def test_it_prints_one_address_serves_it_and_ends_with_ctrl_c(tmp_path, train_run):
+@pytest.mark.slow  # tests/board runs the server in the test process
+def test_the_board_prints_its_address_and_ends_with_ctrl_c(tmp_path, train_run):
     train_run()
     arguments = [sys.executable, "-W", "error", "-m", "hookpoint", "board", "--port", "0", "--no-open"]
     with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -55,7 +55,7 @@ def test_it_prints_one_address_serves_it_and_ends_with_ctrl_c(tmp_path, train_ru
 
 
 @pytest.mark.slow
-def test_ctrl_c_does_not_wait_for_commands_without_an_answer(tmp_path, steered):
+def test_ctrl_c_does_not_wait_for_unanswered_commands(tmp_path, steered):
     with steered() as training:
         hookpoint.control(training.workdir).pause()
         arguments = [sys.executable, "-W", "error", "-m", "hookpoint", "board", "--port", "0", "--no-open"]

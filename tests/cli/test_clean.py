@@ -1,4 +1,4 @@
-"""`hookpoint clean` deletes only what it shows, only files of hookpoint, and never from a running run."""
+"""`hookpoint clean` deletes only files that it lists, only hookpoint's files, and never from a running run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hookpoint.run_folder.run_folder import RunFolder
 
 
 class Save(Callback):
-    """Save by hand after the first epoch."""
+    """Save manually after the first epoch."""
 
     def __init__(self, tag="manual"):
         super().__init__()
@@ -35,11 +35,11 @@ def checkpoints(folder):
 
 @pytest.fixture
 def mine(train_run):
-    """A run of five epochs whose best was the fifth, with a checkpoint by hand at the first."""
+    """A run of five epochs whose fifth was the best, with a manual checkpoint at the first."""
     return train_run(epochs=5, callbacks=[cb.ModelSaver(), cb.MinSaver("val_loss"), Save()])
 
 
-def test_it_says_what_and_how_much_then_asks(command, mine):
+def test_clean_lists_the_deletions_and_their_size_then_asks(command, mine):
     before = checkpoints(mine)
     size = sum(
         path.stat().st_size for name in ("08", "12", "16") for path in (mine / f"checkpoints/step-000000{name}").iterdir()
@@ -60,21 +60,21 @@ def test_it_says_what_and_how_much_then_asks(command, mine):
 
 
 @pytest.mark.parametrize("way", ["asked", "--yes"])
-def test_old_checkpoints_go(command, mine, way):
+def test_old_checkpoints_are_deleted(command, mine, way):
     command("clean", "mine", *([way] if way != "asked" else []), input="y\n")
     assert checkpoints(mine) == ["best-val_loss", "last", "step-00000004", "step-00000020"]
     assert command("verify", "mine").exit_code == 0
     assert "nothing to delete in runs/mine; 2 checkpoints kept" in command("clean", "mine", "-y").stderr
 
 
-def test_the_run_resumes_afterwards(command, mine, train_run):
+def test_a_run_resumes_after_clean(command, mine, train_run):
     command("clean", "mine", "--yes")
     train_run(epochs=6, callbacks=[cb.ModelSaver(), cb.MinSaver("val_loss"), Save()])
     assert RunFolder(mine).epoch == 6
     assert not (mine / "previous").exists()
 
 
-def test_no_answer(command, mine):
+def test_without_an_answer_nothing_is_deleted(command, mine):
     before = checkpoints(mine)
     assert "--yes deletes without asking" in command("clean", "mine", input="", code=2).stderr
     assert checkpoints(mine) == before
@@ -86,8 +86,8 @@ def test_a_dry_run_deletes_nothing(command, mine):
     assert checkpoints(mine) == before
 
 
-def test_the_newest_is_verified_before_anything_goes(command, mine):
-    for path in (mine / "checkpoints" / "step-00000020").glob("state.*"):  # .json, or .pt where torch is loaded
+def test_the_newest_checkpoint_is_verified_before_any_deletion(command, mine):
+    for path in (mine / "checkpoints" / "step-00000020").glob("state.*"):  # .json, or .pt if torch is loaded
         path.write_bytes(b"x")
     shown = command("clean", "mine", "--dry-run").stdout
     assert "step-00000016  the newest valid one" in shown
@@ -96,7 +96,7 @@ def test_the_newest_is_verified_before_anything_goes(command, mine):
     assert command("clean", "mine", "--yes").stderr.startswith("nothing to delete")
 
 
-def test_custom_tags_stay_unless_they_are_named(command, train_run):
+def test_custom_tags_are_kept_unless_they_are_named(command, train_run):
     folder = train_run(epochs=3, callbacks=[cb.ModelSaver(tag="often"), Save("milestone")])
     assert "step-00000004  tagged milestone" in command("clean", "mine", "--dry-run").stdout
     command("clean", "mine", "--yes")
@@ -105,7 +105,7 @@ def test_custom_tags_stay_unless_they_are_named(command, train_run):
     assert checkpoints(folder) == ["last", "step-00000012"]
 
 
-def test_the_newest_best_stays(command, train_run):
+def test_the_newest_best_checkpoint_is_kept(command, train_run):
     class Worse(Callback):
         def on_epoch_end(self, run):
             run.log(score=float(run.epoch == 2))
@@ -116,7 +116,7 @@ def test_the_newest_best_stays(command, train_run):
     assert checkpoints(folder) == ["best-score", "last", "step-00000008", "step-00000016"]
 
 
-def test_logs(command, mine):
+def test_clean_logs_deletes_only_log_files(command, mine):
     (mine / "tensorboard").mkdir(exist_ok=True)
     (mine / "tensorboard" / "events.out.tfevents.1.host.2.3").write_text("x")
     (mine / "tensorboard" / "notes.txt").write_text("mine")
@@ -125,7 +125,7 @@ def test_logs(command, mine):
     assert [path.name for path in (mine / "tensorboard").iterdir()] == ["notes.txt"]
 
 
-def test_earlier_runs(command, train_run):
+def test_clean_previous_deletes_earlier_runs_and_keeps_other_files(command, train_run):
     folder = train_run(epochs=1)
     train_run(epochs=1, resume="never")
     train_run(epochs=1, resume="never")
@@ -138,12 +138,12 @@ def test_earlier_runs(command, train_run):
     assert [path.name for path in (folder / "previous" / "002").iterdir()] == ["notes.txt"]
 
 
-def test_everything(command, mine):
+def test_clean_all_deletes_the_run_folder(command, mine):
     command("clean", "mine", "--all", "--yes")
     assert not mine.exists()
 
 
-def test_everything_but_what_is_not_ours(command, mine):
+def test_clean_all_keeps_files_that_are_not_hookpoints(command, mine):
     (mine / "notes.txt").write_text("mine")
     (mine / "hyper.txt").write_text("lr:0.1")
     (mine / "checkpoints" / "notes.txt").write_text("mine")
@@ -155,7 +155,7 @@ def test_everything_but_what_is_not_ours(command, mine):
     assert found == ["checkpoints/notes.txt", "checkpoints/step-00000008/notes.txt", "hyper.txt", "notes.txt"]
 
 
-def test_what_kills_left_goes(command, mine):
+def test_leftovers_of_killed_saves_are_deleted(command, mine):
     left = mine / "checkpoints" / ".staging-step-00000024-0123456789abcdef"
     left.mkdir()
     for name in ("state.json", "__0_0.distcp", ".metadata", ".metadata.tmp"):
@@ -186,7 +186,7 @@ KILLED = """
 
 @pytest.fixture
 def killed(tmp_path):
-    """Run the command in a process that is killed after so many changes; say whether it was."""
+    """Run the command in a process that is killed after `changes` changes; return whether it was killed."""
 
     def run(changes, *arguments):
         program = [sys.executable, "-c", textwrap.dedent(KILLED), str(changes), *arguments]
@@ -198,7 +198,7 @@ def killed(tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("--all",)], ids=["old ones", "all"])
-def test_a_clean_that_is_killed_is_finished_by_the_next(command, train_run, killed, options, spread):
+def test_the_next_clean_finishes_a_killed_clean(command, train_run, killed, options, spread):
     for changes in spread(range(20), 5):
         folder = train_run(f"run-{changes}", epochs=3, callbacks=[cb.ModelSaver()])
         was_killed = killed(changes, "clean", folder.name, "--yes", *options)
@@ -209,7 +209,7 @@ def test_a_clean_that_is_killed_is_finished_by_the_next(command, train_run, kill
         assert not folder.exists() if options else checkpoints(folder) == ["last", "step-00000012"]
 
 
-def test_a_clean_that_is_killed_leaves_nothing_that_a_start_trips_over(command, train_run, killed):
+def test_a_run_can_start_after_a_killed_clean(command, train_run, killed):
     folder = train_run(epochs=2, callbacks=[cb.ModelSaver()])
     assert killed(6, "clean", "mine", "--yes", "--all")  # the last checkpoint is half deleted
     assert checkpoints(folder)
@@ -217,7 +217,7 @@ def test_a_clean_that_is_killed_leaves_nothing_that_a_start_trips_over(command, 
     assert RunFolder(folder).epoch == 1
 
 
-def test_a_clean_that_is_killed_where_files_of_others_are(command, train_run, killed):
+def test_after_a_killed_clean_foreign_files_are_still_kept(command, train_run, killed):
     folder = train_run(epochs=3, callbacks=[cb.ModelSaver()])
     notes = folder / "checkpoints" / "step-00000004" / "notes.txt"
     notes.write_text("mine")
@@ -228,7 +228,7 @@ def test_a_clean_that_is_killed_where_files_of_others_are(command, train_run, ki
     assert command("clean", "mine", "--yes").stderr.startswith("nothing to delete")
 
 
-def test_a_folder_without_a_manifest_goes_if_it_has_nothing_but_files_of_ours(command, train_run):
+def test_older_folders_without_a_manifest_and_foreign_files_are_deleted(command, train_run):
     folder = train_run(epochs=4, callbacks=[cb.ModelSaver(), Save("a"), Save("b")])
     for step in ("04", "08", "16"):
         (folder / "checkpoints" / f"step-000000{step}" / "manifest.json").unlink()
@@ -238,7 +238,7 @@ def test_a_folder_without_a_manifest_goes_if_it_has_nothing_but_files_of_ours(co
     assert len(os.listdir(folder / "checkpoints" / "step-00000008")) == 2
 
 
-def test_a_running_run_is_not_touched(command, training):
+def test_clean_rejects_a_run_in_progress(command, training):
     with training() as live:
         live.epoch()
         for options in ([], ["--all", "--yes"], ["--dry-run"]):
@@ -250,16 +250,16 @@ def test_a_running_run_is_not_touched(command, training):
     assert command("clean", "live", "--all", "--yes").exit_code == 0
 
 
-def test_a_run_that_starts_before_the_answer(command, train_run, monkeypatch):
+def test_a_run_that_starts_before_the_answer_is_not_touched(command, train_run, monkeypatch):
     folder = train_run(epochs=3, callbacks=[cb.ModelSaver()])
     before = checkpoints(folder)
-    monkeypatch.setattr("hookpoint.cli.clean.holder_of", lambda path: None)  # it was not there when we looked
+    monkeypatch.setattr("hookpoint.cli.clean.holder_of", lambda path: None)  # the run starts after this check
     with Loop(workdir=folder, extra_callbacks=[], monitors=[]):
         assert "is in use by" in command("clean", "mine", "--yes", code=69).stderr
     assert checkpoints(folder) == before
 
 
-def test_what_cannot_be_deleted(command, mine, monkeypatch):
+def test_a_file_that_cannot_be_deleted_is_named(command, mine, monkeypatch):
     def refuse(self, missing_ok=False):
         raise PermissionError(13, "Permission denied")
 
@@ -268,7 +268,7 @@ def test_what_cannot_be_deleted(command, mine, monkeypatch):
     assert output == "hookpoint: checkpoints/step-00000008 could not be deleted: Permission denied\n"
 
 
-def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):
+def test_symbolic_links_are_not_followed(command, mine, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "events.out.tfevents.1").write_text("mine")
@@ -281,7 +281,7 @@ def test_links_are_never_followed_out_of_the_run(command, mine, tmp_path):
     assert (mine / "checkpoints" / "step-00000099").is_symlink()
 
 
-def test_a_file_that_keeps_a_name_frees_nothing(train_run):
+def test_deleting_a_file_with_another_hard_link_frees_nothing(train_run):
     run = RunFolder(train_run(epochs=1))
     plan = plan_deletions(run, logs=False, previous=False, everything=True)
     only = type(plan)(tuple(one for one in plan.deletions if one.what == "checkpoints/step-00000004"), ())
@@ -290,7 +290,7 @@ def test_a_file_that_keeps_a_name_frees_nothing(train_run):
     assert plan.freed_bytes > 0
 
 
-def test_a_folder_without_a_lock_has_none_afterwards(command, mine):
+def test_clean_leaves_no_lock_file_behind(command, mine):
     (mine / ".lock").unlink()
     command("clean", "mine", "--yes")
     assert not (mine / ".lock").exists()

@@ -1,4 +1,4 @@
-"""`hookpoint ctl` without a training: wrong usage, runs that have ended, and `forget`."""
+"""`hookpoint ctl` without a run in progress: wrong usage, finished runs, and `forget`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.steering.control_folder import ControlFolder
 from hookpoint.storage.workdir.lock import WorkdirLock
 
 
-def test_a_run_that_has_ended_is_reported_at_once(command, train_run):
+def test_a_finished_run_is_reported_in_one_line(command, train_run):
     train_run()
     for arguments in (["set", "x=1"], ["pause"], []):
         said = command("ctl", "mine", *arguments, code=1).stderr
@@ -39,7 +39,7 @@ def test_a_run_that_has_ended_is_reported_at_once(command, train_run):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_usage_is_one_line(command, train_run, arguments, message):
+def test_wrong_usage_is_reported_in_one_line(command, train_run, arguments, message):
     train_run()
     said = command("ctl", "mine", *arguments, code=2).stderr
     assert message in said
@@ -48,7 +48,7 @@ def test_wrong_usage_is_one_line(command, train_run, arguments, message):
 
 @pytest.fixture
 def journalled(train_run):
-    """A run that has ended, with two commands in its journal that no checkpoint contains."""
+    """A finished run with two commands in its journal that no checkpoint contains."""
     folder = train_run()
     with ControlFolder.create(folder) as files:
         for number in (1, 2):
@@ -57,7 +57,7 @@ def journalled(train_run):
     return folder
 
 
-def test_the_journal_of_a_run_that_has_ended_is_listed(command, journalled):
+def test_the_journal_of_a_finished_run_is_listed(command, journalled):
     listed = command("ctl", "mine", code=1).stdout.split("journal\n")[1]
     assert [" ".join(line.split()) for line in listed.splitlines()] == [
         "1 step 100 set ?[2Jalpha=0.25 replayed by a resume me@here:7",
@@ -65,7 +65,7 @@ def test_the_journal_of_a_run_that_has_ended_is_listed(command, journalled):
     ]
 
 
-def test_forget_takes_a_command_out_of_the_journal(command, journalled):
+def test_forget_removes_a_command_from_the_journal(command, journalled):
     assert command("ctl", "mine", "forget", "1").stdout == "forgot 1: set ?[2Jalpha=0.25, at step 100\n"
     assert json.loads(command("ctl", "mine", "forget", "2", "--json").stdout)["status"] == "forgotten"
     with ControlFolder(journalled) as files:
@@ -74,7 +74,7 @@ def test_forget_takes_a_command_out_of_the_journal(command, journalled):
 
 
 @pytest.mark.parametrize("number", [3, 0])
-def test_forget_needs_a_command_of_the_journal(command, journalled, number):
+def test_forget_requires_a_number_in_the_journal(command, journalled, number):
     if number == 3:
         assert "has no command 3" in command("ctl", "mine", "forget", 3, code=1).stderr
     else:

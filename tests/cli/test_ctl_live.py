@@ -1,4 +1,4 @@
-"""`hookpoint ctl` and a training that is running."""
+"""`hookpoint ctl` with a run in progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hookpoint.steering.control_folder import ControlFolder
 EVIL = "\x1b[2J\x07\u202e"
 
 
-def test_without_a_command_it_lists_what_can_be_changed_and_what_is_pending(command, steered):
+def test_without_a_command_knobs_and_pending_commands_are_listed(command, steered):
     with steered() as live:
         live.gate.clear()
         order = control(live.workdir).send("set", {"values": {"Tunable.alpha": 0.25}})
@@ -40,7 +40,7 @@ def test_without_a_command_it_lists_what_can_be_changed_and_what_is_pending(comm
     assert pending.endswith(f":{os.getpid()}")
 
 
-def test_an_applied_command_says_where(command, steered):
+def test_an_applied_command_prints_its_step_and_changes(command, steered):
     with steered() as live:
         said = command("ctl", "live", "set", "Tunable.alpha=0.25", "Tunable.mode=slow", "--expect", "Tunable.alpha=0.5").stdout
         assert (live.tunable.alpha, live.tunable.mode) == (0.25, "slow")
@@ -48,8 +48,8 @@ def test_an_applied_command_says_where(command, steered):
     assert said.endswith(": Tunable.alpha 0.5 -> 0.25, Tunable.mode fast -> slow\n")
 
 
-def test_numbers_of_the_optimizer_accept_floats_even_if_they_are_ints(command, steered):
-    optimizer = torch.optim.Adam(torch.nn.Linear(1, 1).parameters())  # its weight_decay is the int 0
+def test_int_settings_of_the_optimizer_accept_floats(command, steered):
+    optimizer = torch.optim.Adam(torch.nn.Linear(1, 1).parameters())  # the default weight_decay is the int 0
     step = hookpoint.LambdaCallback(on_train_iter_end=lambda run: optimizer.step())
     with steered(optimizer=optimizer, callbacks=[step]) as live:
         command("ctl", "live", "set", "weight_decay=0.01", "lr=1")
@@ -133,7 +133,7 @@ def test_a_withdrawn_command_has_exit_code_75(command, steered):
     assert set(live.tunable.alphas) == {0.5}
 
 
-def test_json(command, steered):
+def test_json_output(command, steered):
     with steered():
         listed = json.loads(command("ctl", "live", "--json").stdout)
         applied = json.loads(command("ctl", "live", "set", "Tunable.alpha=0.25", "--json").stdout)
@@ -155,7 +155,7 @@ def test_json(command, steered):
 # Ctrl-C
 
 
-def test_ctrl_c_withdraws(tmp_path, steered, until):
+def test_ctrl_c_withdraws_the_command(tmp_path, steered, until):
     with steered() as live:
         live.gate.clear()
         arguments = [sys.executable, "-m", "hookpoint", "ctl", "live", "set", "Tunable.alpha=0.25"]
@@ -210,10 +210,10 @@ def test_hostile_texts_are_escaped(command, steered):
             assert "\x1b" not in str(sent.wait())
 
 
-# What the other commands say of it
+# Output of the other commands
 
 
-def test_show_and_tail_say_who_asked_for_what_and_what_became_of_it(command, steered):
+def test_show_and_tail_list_commands_with_sender_and_outcome(command, steered):
     by = f":{os.getpid()}"
     with steered() as live:
         ctl = control(live.workdir)

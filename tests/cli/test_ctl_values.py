@@ -1,4 +1,4 @@
-"""NAME=VALUE: what a value means depends on its knob."""
+"""NAME=VALUE: the type of a value depends on its knob."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hookpoint.run_folder.command_error import USAGE, CommandError
         ("nan", "", "nan"),
     ],
 )
-def test_a_value_has_the_type_of_its_knob_or_the_one_it_looks_like(text, kind, value):
+def test_a_value_has_the_type_of_its_knob_or_an_inferred_type(text, kind, value):
     (found,) = parse_settings([f"x={text}"], {"x": kind} if kind else {}).values()
     assert (found, type(found)) == (value, type(value))
 
@@ -60,7 +60,7 @@ def test_a_value_of_another_type_is_wrong_usage(pair, kind, message):
     assert message in str(raised.value)
 
 
-def test_a_knob_has_the_type_of_its_full_name_under_all_its_names():
+def test_all_names_of_a_knob_have_its_type():
     assert types_of({"lr": "float", "A(x).n": "int", "B(x).n": "int", "B(y).n": "bool"}) == {
         "lr": "float",
         "learning_rate": "float",
@@ -71,6 +71,6 @@ def test_a_knob_has_the_type_of_its_full_name_under_all_its_names():
     }
 
 
-def test_a_name_is_given_once():
+def test_a_name_given_twice_raises():
     with pytest.raises(CommandError, match="x is given twice"):
         parse_settings(["x=1", "x=2"], {})

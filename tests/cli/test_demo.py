@@ -21,7 +21,7 @@ PROGRAM = [sys.executable, "-m", "hookpoint"]
 @pytest.fixture(autouse=True)
 def workdir_for_demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests run side by side
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests run in parallel
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -37,7 +37,7 @@ def here(command):
     torch.set_num_threads(threads)
 
 
-def test_a_first_a_second_a_longer_and_a_new_run(here):
+def test_the_demo_finishes_extends_and_restarts_a_run(here):
     first = here("--epochs", "1")
     out = first.stdout.splitlines()
     assert out[0].startswith("test accuracy of the best checkpoint after 1 epochs: ")
@@ -57,7 +57,7 @@ def test_a_first_a_second_a_longer_and_a_new_run(here):
 
 
 @pytest.mark.slow
-def test_the_board_is_open_while_the_demo_trains_and_until_an_interrupt():
+def test_the_board_stays_open_until_an_interrupt():
     command = [*PROGRAM, "demo", "--epochs", "1", "--board"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         lines = iter(process.stdout.readline, "")
@@ -82,7 +82,7 @@ class Interrupts(Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_is_answered_with_what_to_type(here):
+def test_an_interrupt_prints_the_command_that_resumes(here):
     EVERYWHERE.append(Interrupts())
     try:
         output = here("--epochs", "5", "--workdir", "here", code=130).stderr
@@ -92,7 +92,7 @@ def test_an_interrupt_is_answered_with_what_to_type(here):
 
 
 @pytest.mark.slow
-def test_first_second_and_fresh_start():
+def test_the_demo_process_finishes_extends_and_restarts_a_run():
     done = demo("--epochs", "2")
     assert done.returncode == 0, done.stderr
     out = done.stdout.splitlines()
@@ -122,7 +122,7 @@ def test_first_second_and_fresh_start():
 
 
 @pytest.mark.slow
-def test_an_interrupt_says_how_to_go_on():
+def test_an_interrupted_demo_process_prints_the_command_that_resumes():
     with subprocess.Popen(
         [*PROGRAM, "demo", "--epochs", "5", "--workdir", "here"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

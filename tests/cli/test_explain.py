@@ -1,4 +1,4 @@
-"""`hookpoint explain`, `points` and `prove`, and the names they take."""
+"""`hookpoint explain`, `points` and `prove`, and the names that they accept."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["mine", "hooks", "make"])
-def test_what_runs_when(command, module, name):
+def test_explain_prints_the_table_of_hooks(command, module, name):
     expected = Hooks([cb.ModelSaver(), cb.MinSaver("val_loss")]).explain()
     assert command("explain", f"{module}:{name}").stdout == f"{expected}\n"
 
 
-def test_one_callback(command, module):
+def test_explain_accepts_a_single_callback(command, module):
     assert "ModelSaver" in command("explain", f"{module}:single").stdout
 
 
-def test_a_mistake_in_the_callbacks(command, module):
+def test_invalid_callbacks_are_reported_in_one_line(command, module):
     said = command("explain", f"{module}:slip", code=1).stderr
     assert said.startswith(
         "hookpoint: Slip.on_epoch_ends is not a point. Did you mean on_epoch_end? Rename on_epoch_ends -> on_epoch_end"
@@ -76,7 +76,7 @@ def test_a_mistake_in_the_callbacks(command, module):
         ("lacks:x", 65, "lacks needs no_such_package, which is not installed"),
     ],
 )
-def test_names_that_lead_nowhere(command, module, tmp_path, what, code, output):
+def test_names_that_cannot_be_loaded_are_reported_in_one_line(command, module, tmp_path, what, code, output):
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "ends.py").write_text("raise SystemExit(3)")
     (tmp_path / "lacks.py").write_text("import no_such_package")
@@ -85,11 +85,11 @@ def test_names_that_lead_nowhere(command, module, tmp_path, what, code, output):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_file_is_as_good_as_a_module(command, module):
+def test_explain_accepts_a_file_name(command, module):
     assert "ModelSaver" in command("explain", f"{module}.py:mine").stdout
 
 
-def test_a_wide_table_is_made_to_fit():
+def test_a_wide_table_is_fitted_to_the_terminal():
     lines = Hooks([cb.ModelSaver(), cb.MinSaver("val_loss"), cb.EarlyStopping("val_loss", patience=3)]).explain().splitlines()
     assert max(map(len, lines)) > 60
     narrow = fitted(lines, 60)
@@ -99,19 +99,19 @@ def test_a_wide_table_is_made_to_fit():
 
 
 class TestPoints:
-    def test_all(self, command):
+    def test_all_points_are_listed(self, command):
         lines = command("points").stdout.splitlines()
         assert lines[0].split() == ["point", "mode", "fires"]
         assert lines[1].startswith("on_setup ")
         assert [point["name"] for point in json.loads(command("points", "--json").stdout)][:2] == ["on_setup", "on_run_begin"]
 
-    def test_one_by_our_name_and_by_others(self, command):
+    def test_a_point_is_found_by_hookpoint_and_foreign_names(self, command):
         shown = command("points", "on_epoch_end").stdout
         assert shown.startswith("on_epoch_end\n  fires ")
         assert "tensorpack  _trigger_epoch" in shown
         assert command("points", "on_train_batch_end").stdout.startswith("on_train_iter_end\n")
 
-    def test_none(self, command):
+    def test_an_unknown_point_is_reported(self, command):
         assert "did you mean on_epoch_end?" in command("points", "on_epoch_ends", code=2).stderr
         assert "hookpoint points lists them" in command("points", "soup", code=2).stderr
 
@@ -141,7 +141,7 @@ def random(workdir):
 
 
 class TestProve:
-    def test_exact(self, process, tmp_path):
+    def test_an_exact_run_is_proved(self, process, tmp_path):
         (tmp_path / "provable.py").write_text(PROVABLE)
         done = process("prove", "provable:make", "--kill-at", "3", "--workdir", "proof", text=True)
         assert done.returncode == 0, done.stderr
@@ -151,12 +151,12 @@ class TestProve:
         assert again.returncode == 65
         assert "already exists" in again.stderr
 
-    def test_not_exact(self, process, tmp_path):
+    def test_a_run_that_is_not_exact_has_exit_code_1(self, process, tmp_path):
         (tmp_path / "provable.py").write_text(PROVABLE)
         done = process("prove", "provable:random", "--kill-at", "3", text=True)
         assert (done.returncode, done.stdout[:9]) == (1, "NOT exact"), done.stderr
 
-    def test_no_function(self, command, tmp_path, monkeypatch):
+    def test_prove_requires_a_function(self, command, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "path", list(sys.path))
         (tmp_path / "provable_too.py").write_text("number = 3\n")
         assert "must be a function that takes a folder" in command("prove", "provable_too:number", code=2).stderr

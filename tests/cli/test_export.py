@@ -1,4 +1,4 @@
-"""`hookpoint export`: wide tables, read back."""
+"""`hookpoint export` writes wide tables; the tests read them back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def untimed(rows):
     return [{key: value for key, value in row.items() if key != "time"} for row in rows]
 
 
-def test_csv(command, train_run, tmp_path):
+def test_export_writes_csv(command, train_run, tmp_path):
     train_run(epochs=1)
     result = command("export", "mine", "-o", "out.csv")
     assert (result.stdout, result.stderr) == ("", "out.csv: 3 rows, 7 columns\n")
@@ -34,7 +34,7 @@ def test_csv(command, train_run, tmp_path):
     assert not [name for name in os.listdir(tmp_path) if "staging" in name]
 
 
-def test_json_and_json_lines(command, train_run, tmp_path):
+def test_export_writes_json_and_json_lines(command, train_run, tmp_path):
     train_run(epochs=1)
     command("export", "mine", "-o", "out.json")
     command("export", "mine", "-o", "out.jsonl")
@@ -42,7 +42,7 @@ def test_json_and_json_lines(command, train_run, tmp_path):
     assert untimed(map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())) == ROWS
 
 
-def test_to_the_standard_output(command, train_run):
+def test_export_writes_to_standard_output(command, train_run):
     train_run(epochs=1)
     result = command("export", "mine", "-o", "-")
     assert next(csv.DictReader(io.StringIO(result.stdout)))["loss"] == "1.5"
@@ -50,7 +50,7 @@ def test_to_the_standard_output(command, train_run):
     assert untimed(json.loads(command("export", "mine", "-o", "-", "--format", "json").stdout)) == ROWS
 
 
-def test_what_is_not_finite_and_odd_names(command, tmp_path):
+def test_non_finite_values_and_odd_names_are_exported(command, tmp_path):
     folder = tmp_path / "runs" / "odd"
     folder.mkdir(parents=True)
     row = {"step": 1, "epoch": 1, "time": 1.0, "at": "step", "a": "nan", 'b,"\n': "-inf", "c": "soup", "values/step": 2}
@@ -61,7 +61,7 @@ def test_what_is_not_finite_and_odd_names(command, tmp_path):
     assert (read["a"], read['b,"\n'], read["values/step"]) == ("nan", "-inf", 2.0)
 
 
-def test_records_of_one_step_are_one_row_and_the_last_value_stands(command, tmp_path):
+def test_records_of_one_step_become_one_row_with_the_last_values(command, tmp_path):
     folder = tmp_path / "runs" / "twice"
     folder.mkdir(parents=True)
     rows = [("value", {"rate": 1.0}), ("epoch", {"loss": 2.0}), ("value", {"rate": 3.0, "more": 4.0})]
@@ -73,7 +73,7 @@ def test_records_of_one_step_are_one_row_and_the_last_value_stands(command, tmp_
     ]
 
 
-def test_nothing_logged_yet(command, tmp_path):
+def test_an_empty_log_exports_an_empty_table(command, tmp_path):
     folder = tmp_path / "runs" / "empty"
     folder.mkdir(parents=True)
     (folder / "scalars.jsonl").write_text("")
@@ -81,7 +81,7 @@ def test_nothing_logged_yet(command, tmp_path):
     assert command("export", "empty", "-o", "-", "--format", "json").stdout == "[]\n"
 
 
-def test_no_scalars(command, train_run):
+def test_a_run_without_scalars_is_named(command, train_run):
     (train_run() / "scalars.jsonl").unlink()
     assert "runs/mine has no scalars.jsonl" in command("export", "mine", "-o", "x.csv", code=65).stderr
 
@@ -100,20 +100,20 @@ def test_a_torn_last_line_is_left_out(command, train_run):
     assert untimed(json.loads(command("export", "mine", "-o", "-", "--format", "json").stdout)) == ROWS
 
 
-def test_a_name_that_says_nothing(command, train_run):
+def test_an_unknown_file_extension_is_rejected(command, train_run):
     train_run()
     assert "use .csv, .json or .jsonl, or pass --format" in command("export", "mine", "-o", "out.xls", code=2).stderr
 
 
 @pytest.mark.parametrize("place", ["nowhere/out.csv", "taken.csv"])
-def test_what_cannot_be_written(command, train_run, tmp_path, place):
+def test_a_file_that_cannot_be_written_is_reported_in_one_line(command, train_run, tmp_path, place):
     train_run()
     (tmp_path / "taken.csv").mkdir()
     result = command("export", "mine", "-o", place, code=2 if place == "taken.csv" else 73)
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_the_runs_own_files_are_not_written_over(command, train_run, tmp_path):
+def test_files_of_the_run_are_not_overwritten(command, train_run, tmp_path):
     path = train_run() / "scalars.jsonl"
     before = path.read_text()
     (tmp_path / "link.jsonl").symlink_to(path)
@@ -122,7 +122,7 @@ def test_the_runs_own_files_are_not_written_over(command, train_run, tmp_path):
     assert path.read_text() == before
 
 
-def test_a_file_that_is_there_is_replaced_when_all_is_written(command, train_run, tmp_path):
+def test_an_existing_file_is_replaced_through_a_link(command, train_run, tmp_path):
     train_run()
     (tmp_path / "real.csv").write_text("old")
     (tmp_path / "out.csv").symlink_to("real.csv")

@@ -33,7 +33,7 @@ def records(folder):
     return [json.loads(line) for line in (folder / "scalars.jsonl").read_text().splitlines()]
 
 
-def test_the_commands_and_load_weights_read_every_fixture_run(run, command):
+def test_all_commands_and_load_weights_read_every_fixture_run(run, command):
     facts, rows = json.loads((run / "run.json").read_text()), records(run)
     shown = json.loads(command("show", run.name, "--json").stdout)
     assert {name: shown[name] for name in ("status", "step", "epoch")} == {

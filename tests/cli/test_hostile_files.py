@@ -1,4 +1,4 @@
-"""Files that somebody else made: whatever is in them, nothing reaches a terminal that it would act on."""
+"""Files may contain anything; no control sequence reaches the terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMANDS = [
 
 
 def replaced(given):
-    """Return what JSON says with each text and name made hostile."""
+    """Return a JSON value with every string and key replaced by a hostile one."""
     if isinstance(given, dict):
         return {name: replaced(value) for name, value in given.items()} | {EVIL: EVIL}
     if isinstance(given, list):
@@ -68,7 +68,7 @@ def test_no_control_character_is_printed(command, hostile_run, arguments):
     assert {character for character in printed if not character.isprintable()} <= {"\n"}
 
 
-def test_on_a_real_terminal(hostile_run, tmp_path):
+def test_no_escape_sequence_reaches_a_real_terminal(hostile_run, tmp_path):
     outer, inner = pty.openpty()
     done = subprocess.Popen(
         [sys.executable, "-m", "hookpoint", "export", "evil", "-o", "-"], cwd=tmp_path, stdout=inner, stderr=inner

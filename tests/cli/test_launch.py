@@ -1,4 +1,4 @@
-"""`hookpoint launch`: a script in multiple processes."""
+"""`hookpoint launch` runs a script in multiple processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def script(tmp_path):
 
 @pytest.fixture
 def launched(warm_python, tmp_path):
-    """Return `launched(*options)`: run what the command becomes, without its imports; return the exit code and its output."""
+    """Return `launched(*options)`: run the launcher in a warm process; return its exit code and output."""
 
     def run(*options, printed="printed"):
         with warm_python(Path(__file__).with_name("forked_launcher.py")) as stream:
@@ -46,7 +46,7 @@ def test_a_script_runs_in_multiple_processes_with_its_arguments(process, script,
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 127.0.0.1 --epochs 3 -n 7"] * 2
 
 
-def test_options_for_multiple_machines_do_not_open_one_to_the_network(launched, script, tmp_path):
+def test_rendezvous_options_are_ignored_on_a_single_machine(launched, script, tmp_path):
     options = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "0.0.0.0:0", "--rdzv-id", "mine"]
     code, printed = launched("--nproc-per-node", 1, *options, script, "--standalone")
     assert code == 0, printed
@@ -54,7 +54,7 @@ def test_options_for_multiple_machines_do_not_open_one_to_the_network(launched, 
     assert printed.count("ignoring --rdzv-backend, --rdzv-endpoint") == 1
 
 
-def test_multiple_machines_meet_at_the_endpoint(launched, script, tmp_path):
+def test_multiple_machines_connect_through_the_endpoint(launched, script, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -68,7 +68,7 @@ def test_multiple_machines_meet_at_the_endpoint(launched, script, tmp_path):
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 localhost "] * 2
 
 
-def test_its_exit_code_says_that_a_process_failed(launched, script):
+def test_a_failed_process_makes_launch_fail(launched, script):
     script.write_text("raise SystemExit(3)")
     code, printed = launched("--nproc-per-node", 2, script)
     assert code > 0
@@ -147,11 +147,11 @@ for strategy in (DataParallel(), AsyncSGD(staleness=4)):
 
 
 @pytest.mark.slow
-def test_no_process_of_a_launch_listens_off_loopback(process, script, tmp_path):
+def test_processes_of_a_launch_listen_on_loopback_only(process, script, tmp_path):
     psutil = pytest.importorskip("psutil")
     script.write_text(TRAINED)
     others = [name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith("lo")]
-    environment = {"GLOO_SOCKET_IFNAME": others[0], "NCCL_SOCKET_IFNAME": others[0]} if others else {}  # as clusters set them
+    environment = {"GLOO_SOCKET_IFNAME": others[0], "NCCL_SOCKET_IFNAME": others[0]} if others else {}  # as clusters do
     done = process("launch", "-n", 2, script, environment=environment, text=True)
     assert done.returncode == 0, done.stderr
     for name in ("DataParallel", "AsyncSGD"):
@@ -170,7 +170,7 @@ with open(f"rank{os.environ['RANK']}", "w") as file:
 """
 
 
-def test_processes_that_are_restarted_meet_at_the_same_port(launched, script, tmp_path):
+def test_restarted_processes_connect_to_the_same_port(launched, script, tmp_path):
     script.write_text(RESTARTED)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -188,5 +188,5 @@ def test_processes_that_are_restarted_meet_at_the_same_port(launched, script, tm
         ([], "Missing argument"),
     ],
 )
-def test_invalid_arguments_are_refused(command, arguments, output):
+def test_invalid_arguments_are_rejected(command, arguments, output):
     assert output in command("launch", *arguments, code=2).stderr

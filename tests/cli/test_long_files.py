@@ -1,4 +1,4 @@
-"""Files of a long run: how much is read, and how much memory that takes."""
+"""Commands read little of the files of a long run, in bounded memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(folder, lines):
 
 @pytest.fixture
 def an_eighth(monkeypatch):
-    """Read an eighth of what is otherwise read of a file, so that files of a few megabytes are long."""
+    """Divide the read sizes by eight, so that files of a few megabytes count as long."""
     monkeypatch.setattr("hookpoint.run_folder._plain_file.NEWEST_BYTES", MEGABYTE)
     monkeypatch.setattr("hookpoint.run_folder.best_value.NEWEST_BYTES", MEGABYTE)
     monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", MEGABYTE // 8)
@@ -49,7 +49,7 @@ def long_run(tmp_path, an_eighth):
 
 @counts_bytes
 @pytest.mark.parametrize("arguments", [("show", "mine"), ("show", "mine", "--json"), ("runs",)])
-def test_only_the_end_is_read(command, long_run, arguments):
+def test_show_and_runs_read_only_the_end_of_a_file(command, long_run, arguments):
     size = (long_run / "scalars.jsonl").stat().st_size
     command("runs", "--help")
     before = bytes_read()
@@ -58,7 +58,7 @@ def test_only_the_end_is_read(command, long_run, arguments):
     assert "loss" in output
 
 
-def test_a_best_value_of_the_end_is_called_so(command, long_run):
+def test_a_best_value_of_the_newest_records_is_labeled(command, long_run):
     output = command("show", "mine").stdout
     assert re.search(r"loss +0.25 +step \d+ +the minimum of the newest records", output), output
     assert "loss 0.25 (newest)" in command("runs").stdout
@@ -66,7 +66,7 @@ def test_a_best_value_of_the_end_is_called_so(command, long_run):
 
 
 @counts_bytes
-def test_lines_of_very_many_metrics(command, tmp_path, an_eighth):
+def test_lines_with_thousands_of_metrics_are_read_from_the_end(command, tmp_path, an_eighth):
     wide = row(1, **{f"layer{number}/norm": 1.0 for number in range(2_000)})
     folder = write(tmp_path / "runs" / "wide", [wide] * 125)
     before = bytes_read()
@@ -75,7 +75,7 @@ def test_lines_of_very_many_metrics(command, tmp_path, an_eighth):
 
 
 @counts_bytes
-def test_a_file_without_a_line_end_is_not_read_to_its_begin(command, tmp_path):
+def test_a_file_without_a_newline_is_not_read_completely(command, tmp_path):
     folder = write(tmp_path / "runs" / "torn", [row(1, loss=1.0)])
     with open(folder / "scalars.jsonl", "a") as file:
         file.write("x" * 60 * MEGABYTE)
@@ -119,10 +119,10 @@ print(bytes_read() - before)
 
 
 @counts_bytes
-def test_a_torn_line_is_cut_off_in_place(tmp_path):
+def test_a_resume_cuts_a_torn_line_without_reading_the_file(tmp_path):
     path = tmp_path / "scalars.jsonl"
     torn = row(5_000, loss=1.0) + row(5_001, loss=1.0)[:30]
-    # In a process and a folder of its own: the system counts what all threads read, and a run reads the code around it.
+    # In a separate process and folder: the system counts the reads of all threads, and a run reads the code around it.
     command = [sys.executable, "-c", RESUMES, str(tmp_path), row(1, loss=1.0), torn]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert int(done.stdout.split()[-1]) < 2 * MEGABYTE < path.stat().st_size / 4
@@ -141,17 +141,17 @@ def traced_peak(action):
 
 @pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.slow), ("--smooth", "0.9", "--x", "epoch")])
 def test_the_memory_of_a_plot_does_not_grow_with_the_file(command, tmp_path, monkeypatch, options):
-    monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 2**16)  # so that short files show it, too
+    monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 2**16)  # so that growth shows in short files
     lines = [row(step, loss=1.0 + step % 7) for step in range(40_000)]
     write(tmp_path / "runs" / "short", lines[:20_000])
     write(tmp_path / "runs" / "long", lines)
     command("plot", "short", "--terminal", *options)
     short, long = (traced_peak(lambda name=name: command("plot", name, "--terminal", *options)) for name in ("short", "long"))
-    assert long - short < 0.25 * MEGABYTE, (short, long)  # the values alone take 0.6 MB more
+    assert long - short < 0.25 * MEGABYTE, (short, long)  # the values alone would take 0.6 MB more
 
 
 @pytest.mark.parametrize("smooth", [(), ("--smooth", "0.5")])
-def test_a_plot_of_a_long_file_keeps_the_spike(command, tmp_path, smooth):
+def test_a_plot_of_a_long_file_keeps_spikes(command, tmp_path, smooth):
     spike = {12_345: 77.0, 23_456: -55.0}
     write(tmp_path / "runs" / "mine", [row(step, loss=spike.get(step, 0.5)) for step in range(30_000)])
     output = command("plot", "mine", "--terminal", "--width", "80", *smooth).stdout
@@ -159,7 +159,7 @@ def test_a_plot_of_a_long_file_keeps_the_spike(command, tmp_path, smooth):
     assert "23,456" in output or "23456" in output, output
 
 
-def test_bad_lines_are_counted_and_the_first_are_named(command, tmp_path):
+def test_bad_lines_are_counted_and_the_first_five_named(command, tmp_path):
     write(tmp_path / "runs" / "mine", [row(1, loss=1.0), *["no json\n"] * 3_000])
     for arguments in (["plot", "mine", "--terminal"], ["export", "mine", "-o", "-"]):
         assert "lines 2, 3, 4, 5, 6 and 2995 more are not JSON records" in command(*arguments, code=65).stderr

@@ -1,4 +1,4 @@
-"""The command: what it imports, its errors and its exit codes."""
+"""The command line: imports, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ except SystemExit as end:
 
 
 def loaded(tmp_path, watched, *arguments):
-    """Return the exit code of a command, and which modules it loaded."""
+    """Return the exit code of a command and the modules that it loaded."""
     program = PROBE.replace("WATCHED", repr(watched))
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -60,7 +60,7 @@ def loaded(tmp_path, watched, *arguments):
 def test_no_command_loads_torch(train_run, tmp_path, arguments):
     train_run()
     (tmp_path / "their.py").write_text("from hookpoint import callbacks as cb\nmine = [cb.ModelSaver()]\n")
-    code = int(arguments[0] == "ctl")  # nobody is training
+    code = int(arguments[0] == "ctl")  # no run is in progress
     assert loaded(tmp_path, ("torch", "numpy", "hookpoint.engine"), *arguments) == (code, "[]")
 
 
@@ -87,7 +87,7 @@ def test_every_command_has_help_with_examples(command, name):
     assert command(name, "-h").stdout == shown
 
 
-def test_help_and_version(command):
+def test_help_lists_commands_and_exit_codes(command):
     shown = command("--help").stdout
     assert all(f"  {name} " in shown for name in COMMANDS)
     assert all(f"  {code} " in shown for code in (0, 1, 2, 65, 69, 70, 73, 75, 130))
@@ -107,7 +107,7 @@ def test_help_and_version(command):
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_one_line_with_what_to_type(command, arguments, message):
+def test_wrong_usage_is_one_line_with_a_suggestion(command, arguments, message):
     stderr = command(*arguments, code=2).stderr
     assert message in stderr
     assert len(stderr.splitlines()) == 1
@@ -131,7 +131,7 @@ def test_control_characters_of_arguments_are_not_printed(command):
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_how_errors_end_it(command, monkeypatch, error, code, message):
+def test_errors_have_a_message_and_an_exit_code(command, monkeypatch, error, code, message):
     @click.command("points")
     def fail():
         raise error
@@ -142,7 +142,7 @@ def test_how_errors_end_it(command, monkeypatch, error, code, message):
     assert "Traceback" not in stderr
 
 
-def test_debug_shows_where(process, tmp_path):
+def test_debug_shows_the_traceback(process, tmp_path):
     (tmp_path / "broken.py").write_text("1 / 0")
     done = process("explain", "broken:x", text=True)
     assert (done.returncode, len(done.stderr.splitlines())) == (65, 1)
@@ -166,7 +166,7 @@ def test_a_closed_pipe_is_quiet(tmp_path, train_run):
         assert process.wait(timeout=250) == 0
 
 
-def test_an_output_that_knows_few_letters(process, tmp_path):
+def test_an_ascii_terminal_causes_no_error(process, tmp_path):
     folder = tmp_path / "runs" / "größe-深層"
     folder.mkdir(parents=True)
     (folder / "scalars.jsonl").write_text('{"step": 1, "epoch": 1, "time": 1.0, "at": "epoch", "loss": 1.0}\n')
@@ -224,19 +224,19 @@ class TestTerminal:
         ],
         ids=" ".join,
     )
-    def test_nothing_is_wider(self, tmp_path, wide, arguments):
+    def test_no_line_is_wider_than_the_terminal(self, tmp_path, wide, arguments):
         plain = re.sub(r"\x1b\[[0-9;]*m", "", self.shown(tmp_path, *arguments))
         assert "\x1b" not in plain
         lines = plain.splitlines()
         assert len(lines) > 2
         assert [line for line in lines if cell_len(line) > 80] == []
 
-    def test_colours_and_none(self, tmp_path, wide):
+    def test_colours_can_be_turned_off(self, tmp_path, wide):
         assert "\x1b[32mfinished\x1b[0m" in self.shown(tmp_path, "runs")
         assert "\x1b" not in self.shown(tmp_path, "runs", NO_COLOR="1")
         assert "\x1b" not in self.shown(tmp_path, "runs", TERM="dumb")
 
-    def test_piped_there_are_no_colours_and_all_columns(self, process, wide):
+    def test_piped_output_has_all_columns_and_no_colours(self, process, wide):
         text = process("runs", text=True, environment={"FORCE_COLOR": "1"}).stdout
         assert "\x1b" not in text
         assert "a-run-with-a-name-that-is-rather-long-for-a-table-of-eighty-columns  finished" in text
@@ -248,7 +248,7 @@ class TestCompletion:
         complete = ShellComplete(main, {}, "hookpoint", "_HOOKPOINT_COMPLETE")
         return [item.value for item in complete.get_completions(list(arguments[:-1]), arguments[-1])]
 
-    def test_commands_and_runs(self, train_run, tmp_path, monkeypatch):
+    def test_commands_and_runs_are_completed(self, train_run, tmp_path, monkeypatch):
         train_run("resnet", epochs=1)
         train_run("vit", epochs=1)
         monkeypatch.chdir(tmp_path)
@@ -256,17 +256,17 @@ class TestCompletion:
         assert self.complete("show", "") == ["resnet", "vit"]
         assert self.complete("tail", "re") == ["resnet"]
         assert self.complete("verify", "v") == ["vit"]
-        assert self.complete("show", "runs/re") == ["runs/re"]  # of the type dir, which the shell completes
+        assert self.complete("show", "runs/re") == ["runs/re"]  # type dir: the shell completes it
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-    def test_shells_get_their_script(self, process, shell):
+    def test_each_shell_gets_its_completion_script(self, process, shell):
         if shell == "bash" and not os.path.exists("/bin/bash"):
             pytest.skip("bash is not installed")
         done = process(environment={"_HOOKPOINT_COMPLETE": f"{shell}_source"}, text=True)
         assert done.returncode == 0, done.stderr
         assert "_HOOKPOINT_COMPLETE" in done.stdout
 
-    def test_bash_asks_and_is_answered(self, process, train_run):
+    def test_bash_completes_a_run(self, process, train_run):
         train_run("resnet", epochs=1)
         asked = {"_HOOKPOINT_COMPLETE": "bash_complete", "COMP_WORDS": "hookpoint show re", "COMP_CWORD": "2"}
         assert process(environment=asked, text=True).stdout == "plain,resnet\n"

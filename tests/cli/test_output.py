@@ -1,4 +1,4 @@
-"""Output fits: columns give way, lines never break."""
+"""Tables fit the width: cells are shortened, columns dropped, and lines never wrap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLUMNS = [Column("name", min_width=10), Column("step", right=True, drop=1), Col
 ROWS = [("a-rather-long-name-of-a-run", "12", "val_loss 0.5", "2026-11-15"), ("b", "1200", "", "2026-11-16")]
 
 
-def test_as_wide_as_it_is():
+def test_a_table_without_a_width_is_not_shortened():
     assert table(COLUMNS, ROWS) == [
         "name                         step  best          started",
         "a-rather-long-name-of-a-run    12  val_loss 0.5  2026-11-15",
@@ -20,11 +20,11 @@ def test_as_wide_as_it_is():
 
 
 @pytest.mark.parametrize("width", range(3, 70))
-def test_never_wider_than_it_may_be(width):
+def test_a_table_is_never_wider_than_the_width(width):
     assert all(len(line) <= width for line in table(COLUMNS, ROWS, width))
 
 
-def test_names_give_way_before_columns_do():
+def test_names_are_shortened_before_columns_are_dropped():
     assert table(COLUMNS, ROWS, 45)[1] == "a-rather-lon…    12  val_loss 0.5  2026-11-15"
     assert table(COLUMNS, ROWS, 40)[1] == "a-rather-long-name-…    12  val_loss 0.5"
     assert table(COLUMNS, ROWS, 20)[1] == "a-rather-long…    12"
@@ -35,7 +35,7 @@ def test_columns_without_any_text_are_left_out():
     assert table([Column("a")], []) == []
 
 
-def test_wide_letters_count_two_cells():
+def test_wide_characters_count_as_two_cells():
     lines = table([Column("name", min_width=4), Column("step")], [("深層学習の実験", "12"), ("b", "1")], 12)
     assert lines[1:] == ["深層…   12", "b       1"] or all(cell_len(line) <= 12 for line in lines)
     assert len({cell_len(line[: line.rindex("1")]) for line in lines[1:2]}) == 1
@@ -46,7 +46,7 @@ def test_a_long_word_in_a_sentence_is_broken():
     assert lines[1:] == ["x  " + "y" * 27, "   " + "y" * 13]
 
 
-def test_styles_are_escape_codes_and_need_no_room():
+def test_styles_are_escape_codes_without_width():
     lines = table([Column("a", styles={"x": "red"}), Column("b")], [("x", "1"), ("yy", "2")])
     assert lines == ["a   b", "\x1b[31mx \x1b[0m  1", "yy  2"]
 
@@ -55,12 +55,12 @@ def test_text_is_not_markup():
     assert table([Column("a")], [("[red]x[/red] :smile:",)]) == ["a", "[red]x[/red] :smile:"]
 
 
-def test_sentences_flow():
+def test_sentences_are_wrapped():
     lines = table([Column("point"), Column("fires", wraps=True)], [("on_x", "once, before anything else happens at all")], 34)
     assert lines == ["point  fires", "on_x   once, before anything else", "       happens at all"]
 
 
-def test_pieces_flow_behind_their_prefix():
+def test_pieces_are_wrapped_after_their_prefix():
     assert flowed("step 1  ", ["loss 0.5", "accuracy 0.25"], None) == ["step 1  loss 0.5  accuracy 0.25"]
     assert flowed("step 1  ", [], 20) == ["step 1"]
     assert flowed("step 1  ", ["a 1", "a-name-of-some-length 2"], 28) == ["step 1  a 1", "    a-name-of-some-length 2"]

@@ -1,4 +1,4 @@
-"""Pages that show the command line show what the commands print."""
+"""Console blocks in the docs show what the commands print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 
 
 @pytest.mark.parametrize("page", SHOWN)
-def test_every_console_block_is_what_is_printed(page, command, monkeypatch):
+def test_every_console_block_matches_the_output(page, command, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     namespace: dict[str, object] = {}
     seen = set()
@@ -33,7 +33,7 @@ def test_every_console_block_is_what_is_printed(page, command, monkeypatch):
                 exec(text, namespace)
             continue
         line, _, shown = text.partition("\n")
-        if not line.startswith("$ hookpoint "):  # what a block of Python says on stderr
+        if not line.startswith("$ hookpoint "):  # stderr of a Python block
             continue
         arguments = shlex.split(line.removeprefix("$ hookpoint "))
         printed = command(*arguments).output

@@ -1,4 +1,4 @@
-"""hookpoint plot: pictures and terminal plots of run folders."""
+"""`hookpoint plot` draws run folders as images or in the terminal."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def trained():
 
 @pytest.fixture
 def plot(command):
-    """Run the command; it has to end well, or with `code`."""
+    """Run the command and check its exit code."""
     return lambda *arguments, code=0: command("plot", *arguments, code=code)
 
 
 @pytest.fixture
 def refused(plot):
-    """Run the command, which has to end with this code; return the one line that it message."""
+    """Run the command, check its exit code, and return its one-line error message."""
 
     def run(code, *arguments):
         output = plot(*arguments, code=code).stderr
@@ -58,7 +58,7 @@ def test_one_run_is_drawn_into_its_folder(trained, here, plot):
     assert not [path for path in (here / "runs/mine").iterdir() if path.name.startswith(".curves")]
 
 
-def test_multiple_runs_are_plotted_here_and_elsewhere(trained, here, plot):
+def test_multiple_runs_are_drawn_in_the_current_folder_or_a_given_file(trained, here, plot):
     trained("a")
     trained("b", scale=0.5)
     assert plot("a", "runs/b").stdout == "wrote curves.png\n"
@@ -67,7 +67,7 @@ def test_multiple_runs_are_plotted_here_and_elsewhere(trained, here, plot):
     assert 'viewBox="0 0 288 216"' in (here / "both.svg").read_text()
 
 
-def test_in_the_terminal(trained, plot):
+def test_a_run_is_drawn_in_the_terminal(trained, plot):
     trained("mine")
     done = plot("mine", "--terminal", "--width", "60", "--height", "6", "-m", "loss", "-m", "val_loss")
     lines = done.stdout.splitlines()
@@ -78,7 +78,7 @@ def test_in_the_terminal(trained, plot):
     assert "\x1b" not in done.stdout
 
 
-def test_without_matplotlib_only_the_terminal_works(trained, monkeypatch, here, plot, refused):
+def test_the_terminal_plot_works_without_matplotlib(trained, monkeypatch, here, plot, refused):
     trained("mine")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert refused(73, "mine") == (
@@ -88,7 +88,7 @@ def test_without_matplotlib_only_the_terminal_works(trained, monkeypatch, here, 
     plot("mine", "--terminal")
 
 
-def test_ascii_where_the_encoding_has_nothing_else(trained):
+def test_a_latin_1_terminal_gets_ascii(trained):
     trained("mine")
     done = CliRunner(charset="latin-1").invoke(main, ["plot", "mine", "--terminal"])
     assert done.exit_code == 0
@@ -96,7 +96,7 @@ def test_ascii_where_the_encoding_has_nothing_else(trained):
     assert done.stdout.isascii()
 
 
-def test_notes_are_on_stderr(here, plot):
+def test_notes_are_printed_to_stderr(here, plot):
     folder = here / "runs/many"
     folder.mkdir(parents=True)
     row = {"step": 1, "epoch": 1, "time": 1.0, "at": "step", **{f"m{number}": -1.0 for number in range(8)}}
@@ -107,7 +107,7 @@ def test_notes_are_on_stderr(here, plot):
     assert plot("many", "-m", "m7", "--log").stderr == "m7: no log scale: no value is above 0\n"
 
 
-def test_values_that_are_not_finite_are_read_and_marked(here, plot):
+def test_non_finite_values_are_marked(here, plot):
     folder = here / "runs/broken"
     folder.mkdir(parents=True)
     rows = [{"step": step, "epoch": 1, "loss": loss} for step, loss in enumerate([1.0, "nan", 2.0, "inf"])]
@@ -136,12 +136,12 @@ def test_records_without_a_time_are_drawn(here, plot):
         (["--x", "day"], 2, "'day' is not one of 'step', 'epoch', 'time'"),
     ],
 )
-def test_errors_are_one_line(trained, arguments, code, message, refused):
+def test_errors_are_reported_in_one_line(trained, arguments, code, message, refused):
     trained("mine")
     assert message in refused(code, "mine", *arguments)
 
 
-def test_runs_that_are_none(trained, here, refused):
+def test_runs_without_data_are_reported(trained, here, refused):
     trained("mine")
     assert refused(2, "mien") == "there is no run mien; did you mean mine?"
     (here / "runs/mine/scalars.jsonl").unlink()
@@ -152,7 +152,7 @@ def test_runs_that_are_none(trained, here, refused):
         assert refused(65, "mine", *arguments) == "nothing to plot: no numbers in runs/mine"
 
 
-def test_more_than_anybody_could_look_at(here, refused):
+def test_too_many_panels_are_rejected(here, refused):
     folder = here / "runs/wide"
     folder.mkdir(parents=True)
     row = {"step": 1, **{f"m{number}": number for number in range(5000)}}

@@ -1,4 +1,4 @@
-"""`hookpoint runs`: what is found, and how it is shown."""
+"""`hookpoint runs` finds runs and lists them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def names(result):
     return [line.split()[0] for line in result.stdout.splitlines()[1:]]
 
 
-def test_one_line_each(command, train_run):
+def test_each_run_has_one_line(command, train_run):
     train_run("first", epochs=1)
     train_run("second", epochs=2)
     lines = command("runs").stdout.splitlines()
@@ -25,7 +25,7 @@ def test_one_line_each(command, train_run):
     assert lines[2].split()[:7] == ["second", "finished", "2/2", "8", "val_loss", "1.5", "1.5"]
 
 
-def test_json(command, train_run):
+def test_json_output(command, train_run):
     folder = train_run()
     (one,) = json.loads(command("runs", "--json").stdout)
     assert one["path"] == "runs/mine"
@@ -35,7 +35,7 @@ def test_json(command, train_run):
     assert folder.is_dir()
 
 
-def test_a_run_without_epochs_has_values(command, tmp_path):
+def test_a_run_without_epochs_is_listed_with_its_values(command, tmp_path):
     for name, monitors in (("logged", [cb.JSONWriter()]), ("kept", [])):
         with hookpoint.Loop(workdir=tmp_path / "runs" / name, extra_callbacks=[], monitors=monitors) as run:
             for batch in run.batches([1.0, 3.0]):
@@ -50,7 +50,7 @@ def test_a_run_without_epochs_has_values(command, tmp_path):
     ]
 
 
-def test_a_status_that_no_run_can_have_is_refused(command, train_run):
+def test_an_unknown_status_is_rejected(command, train_run):
     train_run()
     assert "'finshed' is not one of 'running', 'finished'" in command("runs", "--status", "finshed", code=2).stderr
 
@@ -67,44 +67,44 @@ def test_a_status_that_no_run_can_have_is_refused(command, train_run):
     ],
     ids=" ".join,
 )
-def test_sorting_and_choosing(command, train_run, options, expected):
+def test_runs_are_sorted_and_filtered(command, train_run, options, expected):
     train_run("b", epochs=1)
     train_run("a", epochs=2)
     (train_run("c", epochs=3) / "run.json").unlink()
     assert names(command("runs", *options)) == expected
 
 
-def test_earlier_runs_only_when_asked_for(command, train_run):
+def test_earlier_runs_are_listed_only_with_all(command, train_run):
     train_run(epochs=1)
     train_run(epochs=1, resume="never")
     assert names(command("runs")) == ["mine"]
     assert sorted(names(command("runs", "--all"))) == ["mine", "mine/previous/001"]
 
 
-def test_here_where_there_is_no_runs_folder(command, train_run, monkeypatch):
+def test_without_a_runs_folder_the_current_folder_is_searched(command, train_run, monkeypatch):
     monkeypatch.chdir(train_run())
     assert names(command("runs")) == ["mine"]
 
 
-def test_a_folder_of_ones_own(command, train_run, tmp_path):
+def test_a_given_folder_is_searched(command, train_run, tmp_path):
     (tmp_path / "deep" / "deeper").mkdir(parents=True)
     shutil.move(train_run(), tmp_path / "deep" / "deeper" / "one")
     assert names(command("runs", "deep")) == ["deeper/one"]
     assert command("runs", "deep", "--levels", "1").stderr == "no runs in deep\n"
 
 
-def test_an_empty_folder(command, tmp_path):
+def test_an_empty_folder_has_no_runs(command, tmp_path):
     result = command("runs")
     assert (result.stdout, result.stderr) == ("", "no runs in .\n")
     assert command("runs", "--json").stdout == "[]\n"
     assert "no runs in . that are running" in command("runs", "--status", "running").stderr
 
 
-def test_no_folder(command):
+def test_a_missing_folder_is_named(command):
     assert command("runs", "nothing", code=2).stderr == "hookpoint: there is no folder nothing\n"
 
 
-def test_folders_of_other_programs(command, tmp_path):
+def test_folders_of_other_programs_are_not_runs(command, tmp_path):
     for name, text in {
         "a/package.json": "{}",
         "b/run.json": '{"status": "ok"}',
@@ -120,7 +120,7 @@ def test_folders_of_other_programs(command, tmp_path):
     assert command("runs").stderr == "no runs in .\n"
 
 
-def test_links_in_circles_and_second_names(command, train_run, tmp_path):
+def test_each_run_is_listed_once_despite_links(command, train_run, tmp_path):
     folder = train_run()
     (tmp_path / "runs" / "aaa-latest").symlink_to("mine")
     (folder / "circle").symlink_to("..")
@@ -130,13 +130,13 @@ def test_links_in_circles_and_second_names(command, train_run, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is closed to this user")
-def test_a_closed_folder_is_passed_over(command, train_run, tmp_path):
+def test_an_unreadable_folder_is_skipped(command, train_run, tmp_path):
     train_run()
     (tmp_path / "runs" / "closed").mkdir(mode=0)
     assert names(command("runs")) == ["mine"]
 
 
-def test_a_folder_that_cannot_be_listed_is_passed_over(command, train_run, tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_listed_is_skipped(command, train_run, tmp_path, monkeypatch):
     train_run()
     (tmp_path / "runs" / "closed").mkdir()
     scan = os.scandir
@@ -150,7 +150,7 @@ def test_a_folder_that_cannot_be_listed_is_passed_over(command, train_run, tmp_p
     assert names(command("runs")) == ["mine"]
 
 
-def test_names_are_data(command, tmp_path):
+def test_markup_and_control_characters_in_names_are_plain_text(command, tmp_path):
     name = "\x1b[31m[red]x\n[/red]"
     (tmp_path / "runs" / name).mkdir(parents=True)
     row = {"step": 1, "epoch": 1, "time": 1.0, "at": "epoch", "loss\x1b[2J [bold]": 1.0}
@@ -164,7 +164,7 @@ def test_names_are_data(command, tmp_path):
     assert one["name"] == name
 
 
-def test_a_thousand_runs(command, tmp_path):
+def test_a_thousand_runs_are_listed(command, tmp_path):
     row = {"step": 5, "epoch": 1, "time": 1.0, "at": "epoch", "val_loss": 0.5}
     for number in range(1000):
         folder = tmp_path / "runs" / f"run-{number:04d}"
@@ -173,7 +173,7 @@ def test_a_thousand_runs(command, tmp_path):
     assert len(names(command("runs"))) == 1000
 
 
-def test_running_and_killed(command, training, until):
+def test_running_and_killed_runs_are_told_apart(command, training, until):
     with training() as live:
         live.epoch()
         until(lambda: (live.workdir / "scalars.jsonl").exists())

@@ -1,4 +1,4 @@
-"""`hookpoint show`: what it says of a run."""
+"""`hookpoint show` describes a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sections(text):
     return found
 
 
-def test_all_about_a_run(command, train_run):
+def test_show_describes_a_finished_run(command, train_run):
     train_run(epochs=2)
     text = command("show", "mine").stdout
     assert text.splitlines()[0] == "mine  runs/mine"
@@ -50,7 +50,7 @@ def test_all_about_a_run(command, train_run):
     assert "command  " in text
 
 
-def test_json(command, train_run):
+def test_json_output(command, train_run):
     train_run(epochs=2)
     output = json.loads(command("show", "mine", "--json").stdout)
     assert (output["name"], output["status"], output["step"]) == ("mine", "finished", 8)
@@ -63,13 +63,13 @@ def test_json(command, train_run):
     assert output["size_bytes"]["all"] == sum(size for name, size in output["size_bytes"].items() if name != "all")
 
 
-def test_how_many_events(command, train_run):
+def test_the_number_of_events_can_be_chosen(command, train_run):
     train_run(epochs=2)
     assert len(json.loads(command("show", "mine", "--json", "--events", "1").stdout)["events"]) == 1
     assert "events\n" not in command("show", "mine", "-n", "0").stdout
 
 
-def test_by_path_and_by_name(command, train_run, tmp_path, monkeypatch):
+def test_a_run_is_found_by_path(command, train_run, tmp_path, monkeypatch):
     folder = train_run()
     assert command("show", folder).stdout.startswith("mine  ")
     assert command("show", "runs/mine").stdout.startswith("mine  ")
@@ -83,7 +83,7 @@ def test_a_name_is_used_if_the_path_is_not_a_run(command, train_run, tmp_path):
     assert command("show", "mine").stdout.startswith("mine  runs/mine")
 
 
-def test_near_misses_are_named(command, train_run):
+def test_a_misspelled_name_gets_a_suggestion(command, train_run):
     train_run("resnet")
     assert command("show", "resnt", code=2).stderr == "hookpoint: there is no run resnt; did you mean resnet?\n"
     assert "to list all runs: hookpoint runs" in command("show", "xyz", code=2).stderr
@@ -101,7 +101,7 @@ def test_a_file_is_not_a_run(command, tmp_path):
     assert command("show", "file", code=2).stderr == "hookpoint: file is not a folder; expected a run folder\n"
 
 
-def test_why_it_failed(command, train_run):
+def test_a_failed_run_shows_its_error(command, train_run):
     class Fail(Callback):
         def on_epoch_end(self):
             raise RuntimeError("no \x1b[2J more\nlines")
@@ -115,19 +115,19 @@ def test_why_it_failed(command, train_run):
     assert "\x1b" not in text
 
 
-def test_a_run_that_is_being_written(command, training):
+def test_a_run_in_progress_shows_its_process(command, training):
     with training() as live:
         live.epoch()
         text = command("show", "live").stdout
         assert f"status   running, process {live.process.pid} on " in text
 
 
-def test_a_guess_is_called_one(command, train_run):
+def test_a_guessed_best_value_is_labeled(command, train_run):
     train_run(callbacks=[])
     assert "val_loss  1.5  step 8  the minimum of all records" in command("show", "mine").stdout
 
 
-def test_odd_settings_and_events(command, tmp_path):
+def test_odd_settings_and_events_are_plain_text(command, tmp_path):
     config = {"[red]": "\x1b]0;title\x07", "deep": {str(n): {} for n in range(3)}, "long": "x" * 10_000}
     with Loop([cb.JSONWriter()], workdir=tmp_path / "runs" / "odd", extra_callbacks=[], monitors=[], config=config) as run:
         run.put_event("best", soup="[bold]no[/bold]")
@@ -145,7 +145,7 @@ def test_a_damaged_checkpoint_is_reported(command, train_run):
     assert "damaged: it has no manifest.json" in command("show", "mine").stdout
 
 
-def test_pipes_in_a_run(command, train_run):
+def test_pipes_in_a_run_folder_do_not_block(command, train_run):
     folder = train_run()
     (folder / "scalars.jsonl").unlink()
     (folder / "events.jsonl").unlink()
@@ -154,7 +154,7 @@ def test_pipes_in_a_run(command, train_run):
     assert "status   finished" in command("show", "mine").stdout
 
 
-def test_lineage_and_data(command):
+def test_lineage_and_data_are_shown(command):
     def train(workdir, epochs, **options):
         saver = cb.ModelSaver()
         with Loop([saver], workdir=workdir, name=workdir[-4:], extra_callbacks=[], monitors=[], **options) as run:
@@ -176,7 +176,7 @@ def test_lineage_and_data(command):
     assert own[1].endswith("resumed from  mine step-00000002 (step 2, epoch 1)")
 
 
-def test_lineage_and_data_that_make_no_sense_are_ignored(command, tmp_path):
+def test_invalid_lineage_and_data_are_ignored(command, tmp_path):
     workdir = tmp_path / "runs" / "odd"
     workdir.mkdir(parents=True)
     facts = {"format": 1, "status": "finished", "name": "odd", "lineage": [3, {"kind": "weights", "tensors": 2}]}

@@ -1,4 +1,4 @@
-"""`hookpoint tail`: what was there, what comes, and when it ends."""
+"""`hookpoint tail` prints the last records, then new ones, until the run ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def row(step, time=None, **values):
     return json.dumps({"step": step, "epoch": 1, "time": float(step if time is None else time), "at": "step", **values}) + "\n"
 
 
-def test_what_was_there_last(command, train_run):
+def test_the_last_records_are_printed(command, train_run):
     train_run(epochs=2)
     result = command("tail", "mine", "-n", "3")
     lines = result.stdout.splitlines()
@@ -24,7 +24,7 @@ def test_what_was_there_last(command, train_run):
     assert result.stderr.startswith("-- finished at epoch 2, step 8 after ")
 
 
-def test_without_following_nothing_more_is_printed(command, train_run):
+def test_no_follow_prints_only_existing_records(command, train_run):
     train_run()
     result = command("tail", "mine", "--no-follow", "-n", "1")
     assert (len(result.stdout.splitlines()), result.stderr) == (1, "")
@@ -39,7 +39,7 @@ def test_lines_keep_their_order_if_the_clock_is_set_back(command, train_run, tmp
     assert [line.split("step ")[1][0] for line in shown.splitlines() if "loss" in line and "event" not in line] == list("1234")
 
 
-def test_json(command, train_run):
+def test_json_output(command, train_run):
     train_run()
     rows = [json.loads(line) for line in command("tail", "mine", "--json", "-n", "100").stdout.splitlines()]
     assert rows[0] | {"time": 0} == {"step": 2, "iteration": 2, "epoch": 1, "time": 0, "at": "step", "loss": 1.5}
@@ -47,7 +47,7 @@ def test_json(command, train_run):
     assert "at" not in rows[-1]
 
 
-def test_names_are_data(command, train_run):
+def test_markup_and_control_characters_in_names_are_plain_text(command, train_run):
     train_run(callbacks=[], values={"\x1b[2J[red]": 1.0})
     shown = command("tail", "mine").stdout
     assert "\x1b" not in shown
@@ -65,7 +65,7 @@ def following(tmp_path, *options):
             process.kill()
 
 
-def test_new_lines_come_one_by_one_until_the_run_ends(tmp_path, training):
+def test_new_records_are_printed_until_the_run_ends(tmp_path, training):
     with training() as live:
         live.epoch()
         with following(tmp_path, "-n", "1000") as tail:
@@ -80,7 +80,7 @@ def test_new_lines_come_one_by_one_until_the_run_ends(tmp_path, training):
             assert tail.returncode == 0
 
 
-def test_a_killed_run_ends_it(tmp_path, training):
+def test_tail_ends_when_the_run_is_killed(tmp_path, training):
     with training() as live:
         live.epoch()
         with following(tmp_path) as tail:
@@ -91,7 +91,7 @@ def test_a_killed_run_ends_it(tmp_path, training):
             assert tail.returncode == 0
 
 
-def test_ctrl_c_ends_it_cleanly(tmp_path, training):
+def test_ctrl_c_ends_tail_cleanly(tmp_path, training):
     with training() as live:
         live.epoch()
         with following(tmp_path) as tail:

@@ -1,4 +1,4 @@
-"""What holds for every callback that comes with hookpoint: one suite over all of them."""
+"""One suite of tests that every included callback must pass."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def look(*given):
 DROPOUT = ObjAttrParam(SimpleNamespace(dropout=0.5), "dropout")
 
 
-STORE = tempfile.mkdtemp(prefix="hookpoint-")  # a database for all of MLflow's runs here, as each takes a while to be made
+STORE = tempfile.mkdtemp(prefix="hookpoint-")  # one database for all MLflow runs, because creating one is slow
 atexit.register(shutil.rmtree, STORE, ignore_errors=True)
 
-# What each class is made with here. A class that comes with hookpoint and is missing from this table fails the suite.
+# The arguments of each class in these tests. An included class that is missing from this table fails the suite.
 ARGUMENTS = {
     "ActivationStats": {"pattern": "layer"},
     "BackupAndRestore": {},
@@ -152,7 +152,7 @@ def make(name):
 
 
 class Asks(Callback):
-    """See to it that there are checkpoints, at the end of epochs and inside of them."""
+    """Request checkpoints, at the end of epochs and within them."""
 
     saves = True
 
@@ -161,7 +161,7 @@ class Asks(Callback):
 
 
 def parts(callback):
-    """Return what a loop is given for a callback that hooks into a model: these refuse a run without one."""
+    """Return the loop's arguments for a callback with model hooks, which requires a model."""
     if type(callback).__name__ not in HOOKED:
         return {}
     model = nn.Sequential(OrderedDict(layer=nn.Linear(1, 1)))
@@ -169,11 +169,11 @@ def parts(callback):
 
 
 class Cut(Exception):
-    """The run is cut off."""
+    """Raised to interrupt the run."""
 
 
 def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="auto"):
-    """Bring the run in this workdir to its end, or to where it is cut off."""
+    """Train the run in a workdir to its end, or until iteration `cut_at`."""
     asks = Asks().when(Every(steps=6) | Every(epochs=1))
     if not (workdir / "run.json").exists():
         MemoryFileSystem.store.clear()  # a mirror belongs to one run
@@ -196,7 +196,7 @@ def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="a
 def whole(tmp_path_factory):
     """Return a callback after a whole run, its state in the checkpoint, and the metrics; each class is trained once.
 
-    The callback has been pickled before, as one is that goes to another process.
+    The callback is pickled before the run, as if it were sent to another process.
     """
     trained = {}
 
@@ -211,7 +211,7 @@ def whole(tmp_path_factory):
 
 
 def kept(workdir, callback):
-    """Return what the newest checkpoint in this workdir has of a callback, after it has been through its files."""
+    """Return the state of a callback in the newest checkpoint of a workdir, read from its files."""
     store = CheckpointStore(workdir)
     try:
         state = store.open("must", {}).state["callbacks"]
@@ -222,25 +222,25 @@ def kept(workdir, callback):
 
 
 def comparable(state):
-    """Return a state without what differs from run to run: names of event files have the time in them, lines of JSON too."""
+    """Return a state without values that differ between runs, such as times and sizes that depend on them."""
     differs = {"run_id": bool, "sizes": bool, "seconds": shape}
     return {key: differs.get(key, lambda same: same)(value) for key, value in listed(state).items()}
 
 
 def listed(state):
-    """Return a state with lists of numbers for tensors and arrays."""
+    """Return a state with lists in place of tensors and arrays."""
     return copied(state, lambda value, where: value.tolist())
 
 
 def shape(value):
-    """Return what is there, without the numbers."""
+    """Return the structure of a value, with types in place of the values."""
     if isinstance(value, Mapping):
         return {key: shape(one) for key, one in value.items()}
     return list(map(shape, value)) if isinstance(value, list) else type(value)
 
 
 @every_class
-def test_it_declares_the_metrics_that_it_logs(name, whole):
+def test_a_callback_declares_the_metrics_that_it_logs(name, whole):
     callback = make(name)
     others = whole(name).metrics - {"loss", "score", "summary", *callback.writes, *callback.may_write}
     assert callback.writes_anything or not others
@@ -254,7 +254,7 @@ def test_every_class_is_in_the_table():
 
 
 @every_class
-def test_its_state_is_plain_and_comes_back_as_it_was(name, whole):
+def test_state_is_plain_data_and_survives_a_round_trip(name, whole):
     state = whole(name).state
     assert isinstance(state, Mapping)
     assert copied(state) == state
@@ -265,12 +265,12 @@ def test_its_state_is_plain_and_comes_back_as_it_was(name, whole):
 
 
 @every_class
-def test_it_can_say_its_state_before_a_run(name):
+def test_state_dict_works_before_a_run(name):
     assert copied(make(name).state_dict()) == make(name).state_dict()
 
 
 @every_class
-def test_after_each_resume_it_is_where_it_would_have_been(name, whole, tmp_path):
+def test_a_resumed_run_ends_with_the_same_state(name, whole, tmp_path):
     for cut_at in (5, 8):  # after a checkpoint between epochs, and after one inside an epoch
         with pytest.raises(Cut):
             train(tmp_path, make(name), cut_at=cut_at)
@@ -283,7 +283,7 @@ def test_after_each_resume_it_is_where_it_would_have_been(name, whole, tmp_path)
 @pytest.mark.parametrize(
     "cut_at", [pytest.param(None, id="a finished run", marks=pytest.mark.slow), pytest.param(10, id="a run that failed")]
 )
-def test_a_fresh_run_forgets_the_one_before(name, cut_at, whole, tmp_path):
+def test_a_fresh_run_forgets_the_previous_run(name, cut_at, whole, tmp_path):
     used = make(name)
     with nullcontext() if cut_at is None else pytest.raises(Cut):
         train(tmp_path / "before", used, scores=(-9.0, 9.0, 0.0), cut_at=cut_at)
@@ -293,7 +293,7 @@ def test_a_fresh_run_forgets_the_one_before(name, cut_at, whole, tmp_path):
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Return the workdirs of two runs that were cut off without saving a tested callback: without and with a model."""
+    """Return the workdirs of two interrupted runs, without and with a model, whose checkpoints lack the tested callback."""
     workdirs = {}
     for name in ("History", "ModuleHooks"):
         workdirs[name in HOOKED] = workdir = tmp_path_factory.mktemp(name)
@@ -321,26 +321,26 @@ def test_a_callback_resumed_without_its_state_forgets_the_previous_run(name, sta
 
 
 @every_class
-def test_its_name_says_what_it_is_and_stays_the_same(name):
+def test_the_name_starts_with_the_class_and_is_stable(name):
     names = [[entry.name for entry in Hooks([make(name)]).entries] for _ in range(2)]
     assert names[0] == names[1]
     assert re.fullmatch(rf"{name}(\(.+\))?", names[0][0])
 
 
 @every_class
-def test_a_second_one_has_a_name_of_its_own(name):
+def test_a_second_instance_gets_a_numbered_name(name):
     first, second = (entry.name for entry in Hooks([make(name), make(name)]).entries)
     assert second == f"{first}#2"
 
 
 @every_class
-def test_a_name_that_is_given_is_its_name(name):
+def test_a_given_name_is_used(name):
     (entry,) = Hooks([CLASSES[name](**ARGUMENTS[name], name="mine")]).entries
     assert entry.name == "mine"
 
 
 @every_class
-def test_it_can_be_pickled_before_and_after_a_run(name, whole):
+def test_a_callback_can_be_pickled_before_and_after_a_run(name, whole):
     callback = whole(name).callback
     again = pickle.loads(pickle.dumps(callback))
     assert type(again) is CLASSES[name]
@@ -351,12 +351,12 @@ def test_it_can_be_pickled_before_and_after_a_run(name, whole):
 
 
 @every_class
-def test_its_docstring_has_an_example(name):
+def test_the_docstring_has_an_example(name):
     assert ">>> " in (CLASSES[name].__doc__ or "")
 
 
 @every_class
-def test_it_declares_what_it_keeps_and_what_a_step_costs(name, whole):
+def test_a_callback_declares_its_state_and_the_cost_of_a_step(name, whole):
     cls, state = CLASSES[name], whole(name).state
     keeps = getattr(cls, "keeps", "")
     assert cls.step_cost

@@ -1,4 +1,4 @@
-"""What holds for every callback in a training with torch: it changes nothing but what it is there to change, and cleans up."""
+"""Every included callback, in training with torch, leaves the weights unchanged and cleans up."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torch import nn
 from hookpoint import Callback, Runner, callbacks
 from hookpoint.core.points import POINTS
 
-RARE = {"on_iter_error", "on_iter_skip", "on_load", "on_exception", "on_records"}  # not of a training that nothing happens to
-STORE = tempfile.mkdtemp(prefix="hookpoint-")  # a database for all of MLflow's runs here, as each takes a while to be made
+RARE = {"on_iter_error", "on_iter_skip", "on_load", "on_exception", "on_records"}  # not fired in an uneventful run
+STORE = tempfile.mkdtemp(prefix="hookpoint-")  # one database for all MLflow runs, because creating one is slow
 atexit.register(shutil.rmtree, STORE, ignore_errors=True)
 
-# What each class is made with where a training of a Runner is not enough for it; whoever changes the training does not here.
+# Arguments for the classes that need some. Callbacks that change the training get arguments with which they do not.
 ARGUMENTS = {
     "ActivationStats": {"pattern": "*", "every": 2},
     "CheckNumerics": {"gradients": True, "loss": True},
@@ -76,7 +76,7 @@ ARGUMENTS = {
     "TopKSaver": {"monitor_stat": "val_loss"},
     "WandbMonitor": {"project": "tests", "mode": "offline"},
 }
-SECONDS = 10.0  # until threads that were told to end must have
+SECONDS = 10.0  # the time in which stopped threads must end
 
 CLASSES = {name: getattr(callbacks, name) for name in callbacks.__all__}
 CLASSES = {name: one for name, one in CLASSES.items() if isinstance(one, type) and issubclass(one, Callback)}
@@ -125,8 +125,8 @@ def bare(tmp_path_factory):
 
 
 def start_pool_of_apprise():
-    """Start the threads that Apprise keeps for the life of the process: they are not the callback's."""
-    make("Notify")  # imports Apprise, and ignores what it warns about
+    """Start the threads that Apprise keeps until the process ends; they do not belong to the callback."""
+    make("Notify")  # imports Apprise and ignores its warnings
     services = import_module("apprise").Apprise()
     services.add(ARGUMENTS["Notify"]["url"])
     services.notify(body="started", timeout=SECONDS)
@@ -134,7 +134,7 @@ def start_pool_of_apprise():
 
 @every_class
 @pytest.mark.parametrize("fails", [False, True], ids=["to the end", "with an exception"])
-def test_training_is_what_it_is_without_it_and_nothing_is_left_behind(name, fails, bare, tmp_path):
+def test_a_callback_does_not_change_the_training_and_cleans_up(name, fails, bare, tmp_path):
     if name == "Notify":
         start_pool_of_apprise()
     threads = set(threading.enumerate())
@@ -164,7 +164,7 @@ def test_training_is_what_it_is_without_it_and_nothing_is_left_behind(name, fail
     assert not left
 
 
-FIRED = [  # by a training with a validation and a saver
+FIRED = [  # fired in a run with a validation and a saver
     point.name
     for point in POINTS
     if not point.main_only and not point.in_data and "pred" not in point.name and point.name not in RARE
@@ -172,12 +172,12 @@ FIRED = [  # by a training with a validation and a saver
 
 
 def named(point):
-    """Return how messages name a point: a trigger is part of the end of an epoch."""
+    """Return the name of a point in messages: a trigger is part of the end of an epoch."""
     return "on_epoch_end" if point == "on_trigger" else point
 
 
 class Everywhere(Callback):
-    """Note every point."""
+    """Record every point."""
 
     def __init__(self):
         super().__init__()
@@ -187,7 +187,7 @@ class Everywhere(Callback):
 
 
 class FailsAt(Callback):
-    """Fail at a point, each time."""
+    """Fail each time at a point."""
 
     def __init__(self, point, **options):
         super().__init__(**options)
@@ -205,7 +205,7 @@ def saved(tmp_path_factory):
 
 
 @pytest.mark.parametrize("point", FIRED)
-def test_a_callback_that_fails_at_a_point_and_may_changes_no_weight(point, saved, tmp_path, caplog):
+def test_a_callback_that_fails_with_on_error_warn_changes_no_weight(point, saved, tmp_path, caplog):
     expected, _, numbers, _ = saved
     fails, after = FailsAt(point, on_error="warn"), Everywhere()
     model, _, its_numbers, error = train(tmp_path, fails, callbacks.ModelSaver(), after)
@@ -218,7 +218,7 @@ def test_a_callback_that_fails_at_a_point_and_may_changes_no_weight(point, saved
 
 
 @pytest.mark.parametrize("point", FIRED)
-def test_a_callback_that_fails_at_a_point_ends_the_run_and_the_others_are_closed(point, tmp_path):
+def test_a_failing_callback_ends_the_run_and_others_get_on_run_end(point, tmp_path):
     before, after = Everywhere(), Everywhere()
     with pytest.raises(ZeroDivisionError) as raised:
         train(tmp_path, before, FailsAt(point, name="bad"), callbacks.ModelSaver(), after)

@@ -1,4 +1,4 @@
-"""Every example runs, says what it should, and leaves its files where it says; the slow tests run it as its user would."""
+"""Every example runs and prints the expected lines; the slow tests run it as a program."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hookpoint.core.loop.loop import EVERYWHERE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-DEFAULTS_SAY = re.compile(r"^epoch \d+/\d+  |takes \d+% of the step")  # the latter depends on how busy the machine is
+DEFAULTS_SAY = re.compile(r"^epoch \d+/\d+  |takes \d+% of the step")  # the latter depends on the load of the machine
 
-# What keeps an example short here, and a line of what it prints in the end.
+# The arguments that keep an example short, and a line of its output.
 SHORT = {
     "curriculum.py": ([], r""),
     "custom_main.py": ([], r"mean distance from the ring: \d\.\d\d after epoch 1, 0\.\d\d after epoch 20"),
@@ -41,7 +41,7 @@ SHORT = {
     "text.py": (["--epochs", "1"], r"The for statement "),
 }
 
-# And in the quick tests, where an epoch takes seconds.
+# The same for the quick tests, for examples whose epoch takes seconds.
 SHORTER = {"digits.py": (["--epochs", "1"], r"test accuracy of the best checkpoint after 1 epochs: [5-9]\d\.\d%")}
 
 
@@ -52,7 +52,7 @@ def command(name, *arguments):
 @pytest.fixture(autouse=True)
 def aside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests run side by side
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests run in parallel
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def here(monkeypatch):
 def check_output(name, out, err, line):
     said = [line for line in err.splitlines() if not DEFAULTS_SAY.search(line)]
     assert said == []
-    assert max(map(len, out.splitlines())) <= 100 or name == "text.py"  # what that one writes is up to it
+    assert max(map(len, out.splitlines())) <= 100 or name == "text.py"  # the output of text.py is generated text
     assert re.search(rf"^{line}", out, re.MULTILINE), out
 
 
@@ -99,12 +99,12 @@ def test_every_example_is_short(path):
     assert len(path.read_text().splitlines()) <= 130
 
 
-def test_the_example_of_the_demo_is_shorter():
+def test_the_example_for_the_demo_is_shorter():
     assert len((ROOT / "examples" / "digits.py").read_text().splitlines()) < 120
 
 
 def weights(workdir):
-    """Return digests of the last weights, the best ones, and what was logged but for times and throughput."""
+    """Return digests of the last and the best weights, and the records without times and throughput."""
     folder = Path(workdir) / "checkpoints"
     digests = [
         hashlib.sha256((folder / name / "model.safetensors").read_bytes()).hexdigest()
@@ -116,11 +116,11 @@ def weights(workdir):
 
 
 class Gone(BaseException):
-    """The process is no more."""
+    """Raised to simulate the death of the process."""
 
 
 class Leaves(Callback):
-    """Leave, without saving anything, in the middle of an epoch."""
+    """Abort in the middle of an epoch, without saving."""
 
     def on_train_iter_end(self, run):
         if run.step == 50:
@@ -128,7 +128,7 @@ class Leaves(Callback):
 
 
 @pytest.mark.slow
-def test_digits_cut_off_ends_with_the_same_weights(here):
+def test_digits_aborted_within_an_epoch_ends_with_the_same_weights(here):
     train = here("digits.py", as_main=False)["train"]
     train("whole", epochs=2)
     EVERYWHERE.append(Leaves())
@@ -162,7 +162,7 @@ def test_digits_interrupted_and_killed_ends_with_the_same_weights():
 
 
 @pytest.mark.slow
-def test_a_loop_without_torch_is_saved_and_goes_on(tmp_path):
+def test_a_loop_without_torch_is_saved_and_resumed(tmp_path):
     hide = """
 import importlib.abc, importlib.util, runpy, sys
 find_spec = importlib.util.find_spec

@@ -1,4 +1,4 @@
-"""Runs whose weights are averaged, killed at points where a callback has others in the model; each function is a task."""
+"""Runs with averaged weights, killed while the averages are in the model; each function is a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SITES = ("on_step_end", "on_val_epoch_begin", "on_val_iter_end", "on_val_epoch_e
 
 
 class Dies(Callback):
-    """Send the process a signal, once, at a point of an epoch; validations are those at the end of epochs, or within."""
+    """Send the process a signal, once, at a point of an epoch. Validation runs at the end of an epoch or within it."""
 
     def __init__(self, site: str, epoch: int, sends: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Dies(Callback):
 def train(
     workdir: str, trace: str, variant: dict[str, Any], kind: str, site: str = "", epoch: int = 0, sends: int = signal.SIGKILL
 ) -> dict[str, str]:
-    """Train to the end, or until killed; return what came out, the averages too."""
+    """Train to the end, or until killed; return the results, including the averages."""
     average: Any = cb.SwapEMAWeights(0.9, swap_on_epoch=True, keep_at_end=False)
     if kind == "swa":
         average = cb.StochasticWeightAveraging(2, 0.02, anneal_epochs=2)

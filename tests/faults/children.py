@@ -1,8 +1,8 @@
-"""Children: real processes that are started in a few milliseconds, and can be killed at any moment.
+"""Children: real processes that start within milliseconds and can be killed at any time.
 
-A server, which has imported torch, forks a child for each task, so that a child starts where an import would still be reading
-files. A task is a function of one of the modules in this folder, by name, with arguments that JSON has. What it returns, or the
-exception that ended it, is in a file when the child ends; a child that was killed leaves none.
+A server that has imported torch forks a child for each task, so a child does not wait for imports. A task is the name of a
+function in one of the modules in this folder, with JSON arguments. When the child ends, a file contains the return value or
+the exception that ended it; a killed child leaves no file.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-SECONDS = 250.0  # a child that takes longer hangs, even on a busy machine
+SECONDS = 250.0  # a child that takes longer hangs
 
 
 @dataclass
 class Child:
-    """A process that does one task. `ended` is its exit code once it was waited for; that of a signal is negative."""
+    """A process that runs one task. After a wait, `ended` is its exit code, negative for a signal."""
 
     server: Children
     pid: int
@@ -35,9 +35,9 @@ class Child:
     ended: int | None = None
 
     def wait(self, seconds: float = SECONDS, *, alone: bool = False) -> int:
-        """Wait for its end, and return the exit code; one that does not end is killed, which fails the test.
+        """Wait until it ends and return the exit code; after `seconds`, kill it and fail the test.
 
-        Processes that it has started and left behind, such as a loader's workers, end with it, unless it ends `alone`.
+        Processes that it leaves behind, such as a loader's workers, are killed too, unless `alone`.
         """
         if self.ended is None:
             self.ended = self.server.ask(wait=self.pid, seconds=seconds, alone=alone)
@@ -47,32 +47,32 @@ class Child:
         return self.ended
 
     def kill(self, number: int = signal.SIGKILL, *, alone: bool = False) -> int:
-        """Send a signal. To a child that has ended it does nothing: its number is taken until it is waited for."""
+        """Send a signal. A child that has ended ignores it: its pid stays reserved until it is waited for."""
         assert self.ended is None
         os.kill(self.pid, number)
         return self.wait(alone=alone) if number == signal.SIGKILL else 0
 
     @property
     def log(self) -> str:
-        """What it has written to stdout and stderr."""
+        """Its output to stdout and stderr."""
         return (self.folder / "log").read_text(errors="replace")
 
     @property
     def returned(self) -> Any:
-        """What the task returned."""
+        """The return value of the task."""
         assert self.wait() == 0, f"exit code {self.ended}:\n{self.log}"
         return json.loads((self.folder / "returned").read_text())
 
     @property
     def raised(self) -> list[str]:
-        """The classes of the exception that ended it, the most special first, or nothing."""
+        """The classes of the exception that ended it, most specific first, or an empty list."""
         self.wait()
         path = self.folder / "raised"
         return json.loads(path.read_text()) if path.exists() else []
 
 
 class Children:
-    """Start children. `folder` keeps their logs and what they return. For `with`."""
+    """A context manager that starts children. `folder` keeps their logs and return values."""
 
     def __init__(self, folder: Path, warm_python: Callable[[Path], TextIO]) -> None:
         self._folder = folder
@@ -85,10 +85,10 @@ class Children:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._server.close()  # which ends it, after all of its children
+        self._server.close()  # ends the server, after all of its children
 
     def start(self, task: str, /, **arguments: Any) -> Child:
-        """Start `module.function(**arguments)` in a process of its own."""
+        """Start `module.function(**arguments)` in a new process."""
         self._number += 1
         folder = self._folder / f"child-{self._number}"
         folder.mkdir(parents=True)
@@ -104,10 +104,10 @@ class Children:
 
 
 def serve() -> None:
-    """Fork and wait as stdin says; when it ends, kill what is left."""
+    """Fork and wait as requested on stdin; when stdin closes, kill the remaining children."""
     importlib.import_module("subject")
     sys.modules["torch"].set_num_threads(1)
-    gc.freeze()  # a collection would touch, and thus copy, all that was imported
+    gc.freeze()  # a collection would touch, and thus copy, everything that was imported
     print(json.dumps("ready"), flush=True)
     living: set[int] = set()
     try:
@@ -124,7 +124,7 @@ def _answer(request: dict[str, Any], living: set[int]) -> Any:
         pid = os.fork()
         if pid == 0:
             _do(request)
-        os.setpgid(pid, pid)  # here too: it may be killed before it gets there
+        os.setpgid(pid, pid)  # also here: the child may be killed before its own call
         living.add(pid)
         return pid
     ended = _waited(request["wait"], request["seconds"], request["alone"])
@@ -134,20 +134,20 @@ def _answer(request: dict[str, Any], living: set[int]) -> Any:
 
 
 def _waited(pid: int, seconds: float, alone: bool) -> int | None:
-    """Wait for a child. Before its number is free again, whatever is left of its group is killed."""
+    """Wait for a child. Before its pid is freed, kill the rest of its process group."""
     deadline = time.monotonic() + seconds
     while not _has_ended(pid):
         if time.monotonic() > deadline:
             return None
         time.sleep(0.001)
     if not alone:
-        with suppress(ProcessLookupError, PermissionError):  # where nobody is left
+        with suppress(ProcessLookupError, PermissionError):  # if the group is empty
             os.killpg(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _has_ended(pid: int) -> bool:
-    """Say whether a child has ended; its number stays taken."""
+    """Return whether a child has ended; its pid stays reserved."""
     if hasattr(os, "waitid"):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)  # macOS before Python 3.13
@@ -155,7 +155,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _do(request: dict[str, Any]) -> None:
-    """Be a child: do the task and end, as a script would."""
+    """Run the task in the child and exit, as a script would."""
     code, folder = 1, Path(request["folder"])
     try:
         os.setpgid(0, 0)

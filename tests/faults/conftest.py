@@ -1,4 +1,4 @@
-"""What the fault tests share: processes, places to train in, the run without faults, and a tally of what was done."""
+"""Fixtures of the fault tests: child processes, folders, the run without faults, and a tally of the faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def children(tmp_path_factory, warm_python):
 
 @contextmanager
 def folder_in_memory(otherwise):
-    """A folder in memory, where there is one: what is killed here is processes, and the system keeps what they wrote."""
+    """A folder in memory if possible: only processes are killed, so the system keeps what they wrote."""
     with_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
     folder = Path(tempfile.mkdtemp(prefix="hookpoint-faults-", dir=MEMORY if with_memory else otherwise))
     yield folder
@@ -45,7 +45,7 @@ def place(tmp_path):
 
 @pytest.fixture(scope="session")
 def whole(children, tmp_path_factory):
-    """Return the run of a variant that nothing happens to; it is done once, and the processes of pytest-xdist share it."""
+    """Return the uninterrupted run of a variant; it is computed once and shared by all pytest-xdist workers."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -63,7 +63,7 @@ def whole(children, tmp_path_factory):
 
 @pytest.fixture
 def trial(children, whole, place):
-    """Make a run to do something to."""
+    """Return a factory for runs to interrupt."""
 
     def make(variant=Variant(), number=1):  # noqa: B008 - it is frozen
         folder = place / f"trial-{number}"
@@ -75,7 +75,7 @@ def trial(children, whole, place):
 
 @pytest.fixture
 def tally(request):
-    """Count what was done, under a heading; the sums are printed when all tests have run."""
+    """Count faults under a heading; the sums are printed after all tests."""
 
     def count(heading, **counts):
         request.node.user_properties.append(("faults", [heading, {name: int(number) for name, number in counts.items()}]))
@@ -85,7 +85,7 @@ def tally(request):
 
 @pytest.fixture
 def goes_on(tally):
-    """Start a run again after the last of its processes, see that it ends as if nothing had been, and count that."""
+    """Resume a run after its last process, check that it ends like the uninterrupted run, and count it."""
 
     def check(run, child, heading, **counts):
         assert run.is_sound, child.log
@@ -100,7 +100,7 @@ def goes_on(tally):
 
 @pytest.fixture(scope="session")
 def events():
-    """Return the events of a name that a run has written."""
+    """Return a function that reads the events with a given name from a run."""
 
     def read(workdir, name):
         path = workdir / "events.jsonl"

@@ -1,4 +1,4 @@
-"""Harm: what a child does to itself while it trains; each function is a task of `children`."""
+"""Harm: faults that a child causes to itself during training; each function is a task of `children`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def train(
     sends: int = signal.SIGKILL,
     announced: str | None = None,
 ) -> dict[str, str]:
-    """Train to the end, or until killed: at a site in or after a step, or before or after the n-th change to the disk.
+    """Train to the end, or until killed at a site in or after a step, or before or after the n-th change to the disk.
 
-    With `pause`, the disk takes so many seconds to write a file from the save of a step on. `sends` is another signal to send
-    at a point. The names of checkpoints are added to the file `announced` when the run announces them.
+    From the save of step `slow_from` on, each fsync of a checkpoint takes `pause` seconds. `sends` is the signal that is sent
+    at a point. The name of each announced checkpoint is appended to the file `announced`.
     """
     here = KillsAtPoint(site, step, sends)
     with ExitStack() as stack:
@@ -57,7 +57,7 @@ def train(
 
 
 class KillsAtPoint(Callback):
-    """Kill the process, once, at a point of a step: before it, after its backward, or after it, when nothing of it is saved."""
+    """Kill the process, once, at a point of a step: before it, after its backward, or after it but before its save."""
 
     def __init__(self, site: str | None, step: int, sends: int = signal.SIGKILL) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class KillsAtPoint(Callback):
 
 
 class NotesSaves(Callback):
-    """Write the name of each checkpoint to a file as soon as it is announced."""
+    """Append the name of each checkpoint to a file as soon as it is announced."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -94,10 +94,10 @@ class NotesSaves(Callback):
 
 
 class KillsInSave:
-    """Kill the process inside the save of a step, or of the first one after it that gets there.
+    """Kill the process during the save of a step, or the first later save that reaches the site.
 
-    "staged" is when all is written and not yet renamed, "renamed" just after that, "retention" when an old checkpoint is half
-    deleted.
+    "staged": everything is written but not yet renamed. "renamed": right after the rename. "retention": an old checkpoint is
+    half deleted.
     """
 
     def __init__(self, site: str, step: int) -> None:
@@ -148,7 +148,7 @@ def _slowly(step: int, seconds: float, operation: Operation, proceed: Callable[[
 
 
 def count(workdir: str, trace: str, variant: dict[str, Any]) -> tuple[dict[str, str], int]:
-    """Train to the end; return what came out, and how many changes to the disk that was."""
+    """Train to the end; return the results and the number of changes to the disk."""
     changes = 0
 
     def counting(operation: Operation, proceed: Callable[[], Any]) -> Any:

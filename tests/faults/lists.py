@@ -1,4 +1,4 @@
-"""Lists of callbacks as people write them, and lists that change from one start to the next; each function is a task."""
+"""Typical lists of callbacks, and lists that change between starts; each function is a task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LISTS = ("torch's scheduler", "callbacks", "own loop")
 
 
 class Counts(Callback):
-    """Count steps, and keep the count in the checkpoint."""
+    """Count steps, and save the count in the checkpoint."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name)
@@ -50,7 +50,7 @@ class Dies(Callback):
 
 
 def count(workdir: str, trace: str, variant: dict[str, Any], names: list[str], step: int = 0) -> tuple[Any, dict[str, int]]:
-    """Train with a counter of each name, to the end or until a step; return what came out, and what they counted."""
+    """Train with one counter per name, to the end or until a step; return the results and the counts."""
     counters = [Counts(name) for name in names]
     result = subject.train(workdir, trace, subject.Variant(**variant), more=[*counters, Dies(step)])
     return result, {counter.name: counter.number for counter in counters}
@@ -60,7 +60,7 @@ def count(workdir: str, trace: str, variant: dict[str, Any], names: list[str], s
 
 
 class Decisions(Callback):
-    """Write down what holds in each epoch; die at the end of one, before or after its checkpoint."""
+    """Record the settings and the loss of each epoch; kill the process at the end of one, before or after its checkpoint."""
 
     def __init__(self, optimizer: Any, at: str, epoch: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Decisions(Callback):
 
 
 class Schedule(Callback):
-    """Change the weight decay after each epoch by what it was, as a schedule of one's own does."""
+    """Multiply the weight decay after each epoch, like a user's own schedule."""
 
     def __init__(self, optimizer: Any) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Schedule(Callback):
 
 
 class Stops(Callback):
-    """Stop when the loss of the validation was not the lowest so often in a row."""
+    """Stop when the validation loss has not improved `patience` times in a row."""
 
     reads = ("val_loss",)
 
@@ -137,7 +137,7 @@ class Stops(Callback):
 
 
 def decide(workdir: str, trace: str, variant: dict[str, Any], which: str, at: str = "", epoch: int = 0) -> dict[str, Any]:
-    """Train with a list that decides something at the end of each epoch; return what it decided."""
+    """Train with a list that makes decisions at the end of each epoch; return the decisions."""
     parts = subject.make(subject.Variant(**variant), trace, [])
     model, optimizer = parts.model, torch.optim.Adam(parts.model.parameters(), lr=0.05)
     decisions = Decisions(optimizer, at, epoch)

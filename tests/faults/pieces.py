@@ -1,4 +1,4 @@
-"""Pieces: a checkpoint of which one piece is forgotten; `forget` is a task of `children`."""
+"""Pieces: a checkpoint without one piece of its state; `forget` is a task of `children`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GONE = object()
 
 
 def forget(workdir: str, trace: str, variant: dict[str, Any], piece: list[str]) -> None:
-    """Write the newest checkpoint anew, one piece of it as it is when a run begins, and with a manifest that fits."""
+    """Rewrite the newest checkpoint with one piece reset to its initial value, and a matching manifest."""
     found = newest_good(Path(workdir))
     assert found is not None
     state = found.state
@@ -43,7 +43,7 @@ def forget(workdir: str, trace: str, variant: dict[str, Any], piece: list[str]) 
 
 
 def beginning(variant: subject.Variant) -> dict[str, Any]:
-    """Return the state of a run that has just begun."""
+    """Return the state of a run at its start."""
     taken: list[dict[str, Any]] = []
 
     class Takes(Callback):

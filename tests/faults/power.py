@@ -1,19 +1,19 @@
-"""Power: what a disk may hold after a loss of power, worked out from the operations that were done until then.
+"""Power: the possible contents of a disk after a loss of power, derived from the operations up to that point.
 
-The model knows only what POSIX promises, which is less than any one file system keeps:
+The model assumes only what POSIX guarantees, which is less than any real file system provides:
 
-- What was written to a file is safe once that file was fsynced. Before that, any of it may be missing: nothing of it may be
-  there, or a first part, or all of its length with holes of zeros in it.
+- Data written to a file is safe once that file was fsynced. Before that, any of it may be missing: all of it, the end of it,
+  or holes that read as zeros.
 - A name in a folder (made by mkdir, create, link, symlink or rename, removed by unlink, rmdir or rename) is safe once that
-  folder was fsynced. Before that, each change of a name may have reached the disk or not, whatever became of those before and
-  after it. An fsync of a file does not make its name safe, nor does one of a folder make the folder's own name safe.
-- Renaming inside a folder is one change: afterwards there is the old name or the new one. Renaming from one folder to another
-  is two changes, each safe with its own folder, and afterwards there may be both names. Never none: that no file system does,
-  and nobody could do anything about it.
-- A folder whose name is lost is lost with all that is in it.
+  folder was fsynced. Before that, each change of a name may have reached the disk or not, independently of earlier and later
+  changes. An fsync of a file does not make its name safe, and an fsync of a folder does not make the folder's own name safe.
+- Renaming inside a folder is one change: afterwards either the old or the new name exists. Renaming from one folder to
+  another is two changes, each safe with its own folder; afterwards both names may exist, but never neither, because no file
+  system does that and no program could cope with it.
+- A folder whose name is lost is lost with all its contents.
 
-`Disk` follows the operations and knows at each moment what is safe and what is not; `after_power_loss` makes one of the many
-folders that a crash at this moment may leave. What is in it was put there by changes that were made, and by nothing else.
+`Disk` follows the operations and tracks what is safe and what is not; `after_power_loss` creates one of the many folders that
+a crash at this time may leave.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import Any
 
 from hookpoint.storage.disk._fs_calls import Operation, intercepted
 
-HOW = ("all is lost", "names are kept", "data is kept", "all is kept", "any of it")  # of what was not safe
+HOW = ("all is lost", "names are kept", "data is kept", "all is kept", "any of it")  # what happens to unsafe changes
 
 
 @dataclass(frozen=True)
 class Done:
-    """An operation that was done, with the bytes that it wrote."""
+    """A completed operation, with the bytes that it wrote."""
 
     name: str
     path: str
@@ -43,7 +43,7 @@ class Done:
 
 @contextmanager
 def recorded() -> Iterator[list[Done]]:
-    """Inside the block, take down each change to the disk, once it is done."""
+    """Record each completed change to the disk inside the block."""
     done: list[Done] = []
 
     def take_down(operation: Operation, proceed: Callable[[], Any]) -> Any:
@@ -60,7 +60,7 @@ def recorded() -> Iterator[list[Done]]:
 
 @dataclass(eq=False)
 class File:
-    """A file: the bytes that are safe, and those written since."""
+    """A file: its safe bytes, and the bytes written since."""
 
     safe: bytes = b""
     since: bytes = b""
@@ -86,7 +86,7 @@ class Link:
 
 @dataclass(eq=False)
 class Change:
-    """What is done to the names in a folder at once; None stands for one that is removed. It is never there before `first`."""
+    """An atomic change to the names in a folder; None removes a name. It never reaches the disk before `first`."""
 
     folder: Folder
     names: dict[str, Node | None]
@@ -100,7 +100,7 @@ class Change:
             _apply(self.folder.safe, self.names)
 
     def is_left(self, chance: random.Random, keeps: bool | None, known: dict[Change, bool]) -> bool:
-        """Say whether it is on disk, the same each time within one loss of power."""
+        """Return whether it is on disk; the answer is the same within one loss of power."""
         if self not in known:
             if keeps is not None or self not in self.folder.since:
                 known[self] = keeps is not False or self not in self.folder.since
@@ -111,7 +111,7 @@ class Change:
 
 @dataclass(eq=False)
 class Folder:
-    """A folder: the names that are safe, the changes since, and the names as everyone sees them."""
+    """A folder: its safe names, the changes since, and its current names."""
 
     safe: dict[str, Node] = field(default_factory=dict)
     since: list[Change] = field(default_factory=list)
@@ -139,14 +139,14 @@ Node = File | Folder | Link
 
 
 class Disk:
-    """What is under `root`, the name by which operations call it: at the beginning what is in `safe`, and all of it is safe."""
+    """The contents of `root`. They start as the contents of the folder `safe`, all of them safe."""
 
     def __init__(self, root: Path, safe: Path | None = None) -> None:
         self._root = root
         self._top = Folder() if safe is None else _read(safe)
 
     def do(self, done: Iterable[Done]) -> None:
-        """Follow operations in the order they were done."""
+        """Apply operations in order."""
         for one in done:
             if one.name == "fsync":
                 node = self._at(one.path)
@@ -172,7 +172,7 @@ class Disk:
                 folder.change({name: made[one.name]() if one.name in made else None})
 
     def after_power_loss(self, target: Path, chance: random.Random, how: str) -> None:
-        """Make a folder of what is left, in one of the ways of HOW."""
+        """Write what is left to the folder `target`, in one of the ways of HOW."""
         names = {"all is lost": False, "data is kept": False, "names are kept": True, "all is kept": True}.get(how)
         data = {"all is lost": False, "data is kept": True, "names are kept": False, "all is kept": True}.get(how)
         written: dict[File, Path] = {}
@@ -226,7 +226,7 @@ def _apply(names: dict[str, Node], changes: dict[str, Node | None]) -> None:
 
 
 def _read(path: Path) -> Folder:
-    """Return what is in a folder of the real disk; all of it counts as safe."""
+    """Return the contents of a folder on the real disk; all of them count as safe."""
     files: dict[int, File] = {}
 
     def read(path: Path) -> Node:

@@ -1,4 +1,4 @@
-"""Soak: a long run in a process of its own, which looks at itself now and then; a task of `children`."""
+"""Soak: a long run that records its own resources at intervals; a task of `children`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookpoint import callbacks as cb
 
 
 class Looks(Callback):
-    """Note the resident bytes, the open files and the threads of this process."""
+    """Record the resident bytes, the open files and the threads of this process."""
 
     def __init__(self, every: int) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class Looks(Callback):
                     thread.join()
             gc.collect()
             pages = int(Path("/proc/self/statm").read_text().split()[1])
-            files = min(len(os.listdir("/proc/self/fd")) for _ in range(20))  # other threads open some for a moment
+            files = min(len(os.listdir("/proc/self/fd")) for _ in range(20))  # other threads open files briefly
             self.seen.append((pages * os.sysconf("SC_PAGESIZE"), files, threading.active_count()))
 
 
 def train(workdir: str, steps: int, looks: int) -> list[tuple[int, int, int]]:
-    """Train so many steps with monitors and checkpoints; return what was noted."""
+    """Train `steps` steps with monitors and checkpoints; return the recorded values."""
     watch = Looks(steps // looks)
     monitors: list[Any] = [cb.JSONWriter(), cb.TFEventWriter(), cb.CSVLogger(rows="step")]
     loop = Loop([watch, cb.ModelSaver()], monitors=monitors, model=torch.nn.Linear(2, 1), workdir=workdir, log_every=50)

@@ -1,9 +1,9 @@
-"""The run that everything in this folder is done to: a small training, as a Runner and as a loop of one's own.
+"""The subject of the fault tests: a small training run, with a Runner or in the user's own loop.
 
-All that a real run draws and keeps is in it. The model has dropout and batch norm. The data is shuffled, and the data set draws
-from Python's, NumPy's and torch's generators when a sample is read. Adam has a rate that changes with each step, an epoch ends
-with a validation, checkpoints are made every other step and when the validation was the best so far, old ones are deleted, and
-the default monitors write. 32 steps in four epochs of 8; a step is one batch, or two.
+It uses every kind of random number and state that a real run has. The model has dropout and batch norm. The data is shuffled,
+and reading a sample draws from the generators of Python, NumPy and torch. The learning rate changes with each step, an epoch
+ends with a validation, checkpoints are saved every other step and at each new best validation, old checkpoints are deleted,
+and the default monitors are on. There are 32 steps in four epochs of 8; a step is one batch, or two.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STEPS = EPOCHS * STEPS_PER_EPOCH
 
 @dataclass(frozen=True)
 class Variant:
-    """How the run is written. For the Runner alone: `fp16`, with its scaler, and `plateau`, a rate that waits for one.
+    """How the run is set up. `fp16`, with its scaler, and `plateau`, with ReduceLROnPlateau, need the Runner.
 
-    With a plateau scheduler the validation is in every other epoch, with `val_steps` in the middle of epochs, after so many
-    steps. The order of the data comes from torch's global generator, or from the loader's `own_generator`. With
-    `default_saver`, the saver has no arguments: it saves in the background.
+    With `plateau`, validation runs in every other epoch; with `val_steps`, after that many steps, within epochs. The order of
+    the data comes from torch's global generator, or from the loader's `own_generator`. With `default_saver`, the saver has no
+    arguments: it saves in the background.
     """
 
     kind: str = "runner"  # or "loop"
@@ -71,7 +71,7 @@ class Variant:
 
 
 class Augmented(Dataset[Any]):
-    """Samples that are changed when they are read, by numbers of all three generators."""
+    """Samples with noise from all three generators, added when they are read."""
 
     def __init__(self, size: int) -> None:
         numbers = torch.Generator().manual_seed(1)
@@ -87,14 +87,14 @@ class Augmented(Dataset[Any]):
 
 
 class Ledger(Callback):
-    """Keep a digest of all batches and rates so far in the checkpoint, and write each step's to a file that no resume cuts.
+    """Save a digest of all batches and learning rates in the checkpoint, and append each step's digest to a trace file.
 
-    The file says of every step that any process has made what went into it, also of those that were made again.
+    No resume cuts the trace, so it lists the inputs of every step of every process, including repeated steps.
     """
 
     def __init__(self, trace: str | os.PathLike[str], optimizer: Any) -> None:
         super().__init__()
-        self._trace = open(trace, "a")  # noqa: SIM115 - open as long as the process
+        self._trace = open(trace, "a")  # noqa: SIM115 - open until the process ends
         self._optimizer = optimizer
         self.chain = ""
 
@@ -113,7 +113,7 @@ class Ledger(Callback):
 
 @dataclass
 class Parts:
-    """What a run is made of."""
+    """The objects of a run."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -125,7 +125,7 @@ class Parts:
 
 
 def make(variant: Variant, trace: str | os.PathLike[str], more: list[Any]) -> Parts:
-    """Make model, data and callbacks, the same every time. `more` are callbacks of the caller, before all others."""
+    """Make model, data and callbacks, identical in each call. `more` are the caller's callbacks; they come first."""
     seed()
     model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -161,7 +161,7 @@ def train(
     reached: Callable[[str], None] = lambda site: None,
     **options: Any,
 ) -> dict[str, str]:
-    """Train to the end, and return what came out. `reached` is called in a loop of one's own after each backward."""
+    """Train to the end and return the results. In the user's own loop, `reached` is called after each backward."""
     parts = make(variant, trace, more or [])
     {"runner": _with_runner, "loop": _with_loop}[variant.kind](workdir, variant, parts, reached, options)
     return result(workdir, parts)
@@ -228,11 +228,11 @@ def _with_loop(workdir: Any, variant: Variant, parts: Parts, reached: Any, optio
                 validate(run)
 
 
-# What came out
+# Results
 
 
 def result(workdir: str | os.PathLike[str], parts: Parts) -> dict[str, str]:
-    """Return a digest of everything that a run ends with, times left out."""
+    """Return digests of everything that a run ends with, except times."""
     best = Path(workdir, "checkpoints", "best-val_loss")
     return {
         "weights": digest(parts.model.state_dict()),
@@ -246,7 +246,7 @@ def result(workdir: str | os.PathLike[str], parts: Parts) -> dict[str, str]:
 
 
 def records(workdir: str | os.PathLike[str]) -> dict[str, str]:
-    """Return a digest of what was logged, by the two files it is in."""
+    """Return digests of the logged values in both kinds of files."""
     scalars = Path(workdir, "scalars.jsonl")
     read = read_scalars(scalars) if scalars.is_file() else []
     rows = [{key: value for key, value in row.items() if key != "time"} for row in read]
@@ -254,7 +254,7 @@ def records(workdir: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def curves(workdir: str | os.PathLike[str]) -> Iterator[tuple[str, int, float]]:
-    """Yield each value in TensorBoard's files: its name, its step and itself."""
+    """Yield the name, step and value of each scalar in TensorBoard's files."""
     for file in sorted(Path(workdir, "tensorboard").glob("events.out.tfevents.*")):
         for event in EventFileLoader(str(file)).Load():
             for value in event.summary.value:
@@ -262,7 +262,7 @@ def curves(workdir: str | os.PathLike[str]) -> Iterator[tuple[str, int, float]]:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a value to the last bit, of tensors and arrays their bytes."""
+    """Return the SHA-256 of a value, exact to the last bit; tensors and arrays are hashed by their bytes."""
     found = hashlib.sha256()
     _feed(found, value)
     return found.hexdigest()

@@ -1,4 +1,4 @@
-"""Surroundings: what a child does to the world around it before it trains; each function is a task of `children`."""
+"""Surroundings: changes that a child makes to its environment; each function is a task of `children`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def with_jumping_clock(workdir: str, trace: str, variant: dict[str, Any], seed: int, step: int = 0) -> dict[str, str]:
-    """Train with a clock that goes a day back or forth each time someone looks; with `step`, be killed before that one."""
+    """Train with a clock that jumps by up to a day at each reading; with `step`, be killed before that step."""
     chance, real = random.Random(seed), time.time
     time.time = lambda: real() + DAY * chance.choice((-1, 0, 1))
     return harm.train(workdir, trace, variant, site="on_iter_begin" if step else None, step=step)
 
 
 def as_nobody(workdir: str, trace: str, variant: dict[str, Any]) -> dict[str, str]:
-    """Train as a user who may write nothing that root has not given him, nor read what is imported on the way."""
+    """Train as the user nobody, after importing everything that this user may not read."""
     with tempfile.TemporaryDirectory() as folder:
         harm.train(f"{folder}/run", f"{folder}/trace", variant)
     os.setgroups([])
@@ -43,7 +43,7 @@ def as_nobody(workdir: str, trace: str, variant: dict[str, Any]) -> dict[str, st
 
 
 def with_limited_files(workdir: str, trace: str, variant: dict[str, Any], limit: int, begin: int, end: int) -> dict[str, str]:
-    """Train with a limit on the size of files from one step on, until another one begins."""
+    """Train with a limit on the size of files from step `begin` until step `end`."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with _written_by_another():
@@ -55,7 +55,7 @@ def with_limited_files(workdir: str, trace: str, variant: dict[str, Any], limit:
 
 @contextmanager
 def _written_by_another() -> Iterator[None]:
-    """Have what goes to stdout and stderr written by a process that no limit holds for."""
+    """Send stdout and stderr through a process without the limit."""
     kept = [os.dup(1), os.dup(2)]
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
         assert cat.stdin is not None
@@ -71,7 +71,7 @@ def _written_by_another() -> Iterator[None]:
 
 
 class Limit(Callback):
-    """Set the limit on the size of files, and take it back."""
+    """Set the limit on the size of files, and lift it again."""
 
     def __init__(self, limit: int, begin: int, end: int) -> None:
         super().__init__()
@@ -83,12 +83,12 @@ class Limit(Callback):
 
 
 def with_full_logs(workdir: str, trace: str, variant: dict[str, Any]) -> dict[str, str]:
-    """Train where there is no room for logs, and room for all else."""
+    """Train with no space for logs, and space for everything else."""
     return subject.train(workdir, trace, subject.Variant(**variant), more=[FullLogs()])
 
 
 class FullLogs(Callback):
-    """Make the files of the monitors such that nothing can be written to them."""
+    """Replace the monitors' files by ones that cannot be written."""
 
     def on_run_begin(self, run: Any) -> None:
         workdir = Path(run.workdir)
@@ -98,7 +98,7 @@ class FullLogs(Callback):
 
 
 def watched(workdir: str, trace: str, variant: dict[str, Any], temporary: str, home: str) -> tuple[dict[str, str], list[str]]:
-    """Train, and return with what came out every path outside of the workdir that was opened for writing, made or changed."""
+    """Train; return the results and every path outside the workdir that was created, changed or opened for writing."""
     outside: set[str] = set()
     allowed = (os.path.realpath(workdir), os.path.realpath(trace), os.devnull)
 
@@ -112,7 +112,7 @@ def watched(workdir: str, trace: str, variant: dict[str, Any], temporary: str, h
         for path in paths:
             if isinstance(path, str | bytes) or hasattr(path, "__fspath__"):
                 found = os.path.realpath(os.fsdecode(path))
-                # One without a folder is in that of a descriptor, or in the home, which has to be empty at the end.
+                # A path without a folder is relative to a descriptor or to the home folder, which must be empty at the end.
                 if os.path.dirname(os.fsdecode(path)) and not found.startswith(allowed):
                     outside.add(found)
 

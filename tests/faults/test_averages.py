@@ -1,4 +1,4 @@
-"""Averaged weights: whatever kills the run, and whatever is in the model then, it goes on with the weights it trained."""
+"""A run that is interrupted with averaged weights in the model resumes with the weights that it trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASES = [(variant, site) for variant in VARIANTS for site in SITES]
 
 @pytest.fixture(scope="session")
 def undisturbed(children, tmp_path_factory):
-    """Return what comes out of a run that nothing happens to."""
+    """Return the results of an uninterrupted run."""
     known = {}
 
     def of(kind, variant):
@@ -44,7 +44,7 @@ def vars_of(variant):
 @pytest.mark.parametrize("epoch", [1, 2, 4] if FULL else [2])
 @pytest.mark.parametrize(("variant", "site"), chosen(CASES, 2), ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_is_killed_goes_on_exactly(kind, variant, site, epoch, trial, undisturbed, tally):
+def test_a_killed_run_with_averages_resumes_exactly(kind, variant, site, epoch, trial, undisturbed, tally):
     run = trial(variant)
     assert run.start("averages.train", kind=kind, site=site, epoch=epoch).wait() == -signal.SIGKILL
     last = run.start("averages.train", kind=kind)
@@ -56,7 +56,7 @@ def test_a_run_that_is_killed_goes_on_exactly(kind, variant, site, epoch, trial,
 @pytest.mark.parametrize("site", ["on_val_epoch_begin", "on_val_iter_end", "on_epoch_end"] if FULL else ["on_val_iter_end"])
 @pytest.mark.parametrize("variant", VARIANTS if FULL else VARIANTS[:1], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_is_told_to_end_while_they_are_in_the_model_goes_on_exactly(kind, variant, site, trial, undisturbed, tally):
+def test_a_run_that_gets_sigterm_with_averages_in_the_model_resumes_exactly(kind, variant, site, trial, undisturbed, tally):
     run = trial(variant)
     child = run.start("averages.train", kind=kind, site=site, epoch=2, sends=signal.SIGTERM)
     assert child.wait() == 143, child.log

@@ -1,4 +1,4 @@
-"""Clocks that jump: the order of checkpoints is that of their steps, whatever any clock says."""
+"""Checkpoints are ordered by step, whatever the clock says."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from scale import times
 from subject import Variant
 
-LAST = ["step-00000030", "step-00000032", "step-00000032-2"]  # the two newest of one saver, and the best one of the other
+LAST = ["step-00000030", "step-00000032", "step-00000032-2"]  # the two newest of ModelSaver, and the best of MinSaver
 
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=1)))
-def test_a_clock_that_jumps_changes_nothing(number, trial, tally):
+def test_a_jumping_clock_does_not_change_the_results(number, trial, tally):
     run = trial(Variant(kind=("runner", "loop")[number % 2]))
     assert run.start("surroundings.with_jumping_clock", seed=number, step=9 + 2 * number).wait() == -signal.SIGKILL
     newest = run.newest()["clocks"]["step"]
@@ -28,7 +28,7 @@ def test_a_clock_that_jumps_changes_nothing(number, trial, tally):
 
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=1)))
-def test_the_order_of_checkpoints_is_not_that_of_their_files_times(number, trial, tally):
+def test_checkpoints_are_ordered_by_step_and_not_by_file_time(number, trial, tally):
     chance, run = random.Random(number), trial()
     assert run.start(site="on_iter_begin", step=13).wait() == -signal.SIGKILL
     assert run.checkpoints == ["step-00000008-2", "step-00000010", "step-00000012"]

@@ -1,4 +1,4 @@
-"""A damaged checkpoint, in whatever byte of whatever file: it is noticed, kept aside, and the one before is taken."""
+"""A checkpoint with a damaged byte in any file is noticed and quarantined, and the previous one is used."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scale import times
 from hookpoint.core.errors import CannotResume
 from hookpoint.storage.checkpoint_store import CheckpointStore
 
-KILLED_AT = 21  # in the middle of the third epoch; the checkpoints are those of steps 18 and 20
+KILLED_AT = 21  # in the middle of the third epoch; the newest checkpoints are of steps 18 and 20
 NEWEST, BEFORE = "step-00000020", "step-00000018"
 CHUNKS, TRUNCATIONS, FLIPS = times(full=10, sample=1), times(full=5, sample=10), times(full=50, sample=30)
 
 
 @pytest.fixture
 def killed(trial):
-    """The workdir of a run that was killed."""
+    """A killed run."""
     run = trial()
     assert run.start(site="on_iter_begin", step=KILLED_AT).wait() == -signal.SIGKILL
     assert run.checkpoints[-2:] == [BEFORE, NEWEST]
@@ -42,7 +42,7 @@ DAMAGES = {"truncated": truncate, "flipped": flip}
 
 
 def damage(folder, change, chance, number=0):
-    """Change a file of a checkpoint: each has its turn."""
+    """Damage one file of a checkpoint, chosen by `number`."""
     files = sorted(folder.iterdir())
     file = files[number % len(files)]
     data = file.read_bytes()
@@ -53,7 +53,7 @@ def damage(folder, change, chance, number=0):
 
 
 def opened(workdir):
-    """Return the step that a run would go on from."""
+    """Return the step that a run would resume from."""
     store = CheckpointStore(workdir)
     try:
         found = store.open("auto", {})
@@ -64,7 +64,7 @@ def opened(workdir):
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize(("name", "number"), [("truncated", TRUNCATIONS), ("flipped", FLIPS)])
-def test_the_one_before_is_taken(name, number, chunk, killed, place, tally, caplog):
+def test_a_damaged_checkpoint_is_quarantined_and_the_previous_one_used(name, number, chunk, killed, place, tally, caplog):
     chance, seen = random.Random(f"{name} {chunk}"), set()
     for case in range(number):
         workdir = place / f"case-{case}"
@@ -84,7 +84,7 @@ def test_the_one_before_is_taken(name, number, chunk, killed, place, tally, capl
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_the_run_goes_on_from_it_and_ends_the_same(name, killed, tally):
+def test_a_run_resumed_from_the_previous_checkpoint_ends_the_same(name, killed, tally):
     damage(killed.workdir / "checkpoints" / NEWEST, DAMAGES[name], random.Random(name))
     child = killed.start()
     assert not killed.differences(child), child.log
@@ -93,7 +93,7 @@ def test_the_run_goes_on_from_it_and_ends_the_same(name, killed, tally):
 
 
 @pytest.mark.parametrize("change", ["manifest is gone", "file is gone", "folder is a file", "renamed"])
-def test_what_is_no_longer_a_whole_checkpoint_is_passed_over(change, killed):
+def test_an_incomplete_checkpoint_is_skipped(change, killed):
     newest = killed.workdir / "checkpoints" / NEWEST
     if change == "manifest is gone":
         (newest / "manifest.json").unlink()
@@ -109,7 +109,7 @@ def test_what_is_no_longer_a_whole_checkpoint_is_passed_over(change, killed):
     assert f"from {killed.workdir}/checkpoints/{BEFORE}" in child.log
 
 
-def test_a_file_too_many_is_said_and_the_run_goes_on_from_it(killed):
+def test_an_extra_file_in_a_checkpoint_is_reported_and_ignored(killed):
     newest = killed.workdir / "checkpoints" / NEWEST
     (newest / "more.txt").write_text("?")
     child = killed.start()
@@ -119,7 +119,7 @@ def test_a_file_too_many_is_said_and_the_run_goes_on_from_it(killed):
 
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=2)))
-def test_where_all_are_damaged_nothing_is_started_anew(number, killed, tally):
+def test_a_run_does_not_start_if_all_checkpoints_are_damaged(number, killed, tally):
     chance = random.Random(number)
     for folder in killed.checkpoints:
         damage(killed.workdir / "checkpoints" / folder, chance.choice((truncate, flip)), chance, chance.randrange(3))

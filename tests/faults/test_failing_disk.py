@@ -1,6 +1,6 @@
-"""A disk that fails at any one of its operations, once or from then on: nothing that was saved is lost, nothing is silent.
+"""When any disk operation fails, once or permanently, no saved checkpoint is lost and the failure is reported.
 
-A run is small here, and in this process, so that each of its operations can fail in its turn.
+The run is small and in this process, so that each of its operations can fail in turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hookpoint.storage.json_rows import read_scalars
 from hookpoint.storage.verify import verify
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 
-FAILING = {  # what may fail so
+FAILING = {  # the operations that can fail with each error
     "ENOSPC": CHANGES - {"unlink", "rmdir"},
     "EIO": CHANGES | {"open", "read", "list", "stat"},
     "EACCES": CHANGES - {"write", "fsync"} | {"open", "list", "stat"},
@@ -32,7 +32,7 @@ CHUNKS = 8
 
 
 class Fails:
-    """Let the n-th operation fail that can fail so, and all that follow where it is `for_good`; n=0 only counts."""
+    """Fail the n-th operation that can raise the error, and with `for_good` all later ones; n=0 only counts."""
 
     def __init__(self, name, number, for_good):
         self.number, self.for_good, self.count = number, for_good, 0
@@ -58,7 +58,7 @@ class Shuffled:
 
 
 def train(workdir, in_background):
-    """Train, and return everything that comes out."""
+    """Train and return all results."""
     random.seed(3)
     model = torch.nn.Linear(2, 1)
     torch.nn.init.ones_(model.weight)
@@ -80,7 +80,7 @@ def untimed(rows):
 
 
 def is_harmless(operation):
-    """Say whether nobody need know: of the link for people, and of a manifest that is only read to see what may be deleted."""
+    """Return whether no report is needed: the link `last`, and manifests read only to decide what to delete."""
     is_link = operation.path.endswith("/last") or "/.staging-last-" in operation.path
     return is_link or (operation.name in ("open", "read") and operation.path.endswith("/manifest.json"))
 
@@ -103,7 +103,7 @@ def number_of_operations(name, in_background, place):
 @pytest.mark.parametrize("in_background", [False, True], ids=["waits", "background"])
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("name", FAILING)
-def test_an_operation_that_fails_costs_at_most_a_checkpoint(
+def test_a_failed_disk_operation_costs_at_most_one_checkpoint(
     name, for_good, in_background, chunk, expected, place, events, tally, caplog
 ):
     numbers = chosen(range(1, number_of_operations(name, in_background, place) + 1), 6)

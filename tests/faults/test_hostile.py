@@ -1,4 +1,4 @@
-"""Checkpoints that someone has made to do harm: they are refused, and nothing of what they hold is run."""
+"""Malicious checkpoints are rejected, and none of their code runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAME = "step-00000004"
 
 
 class Calls:
-    """What makes an unpickler call a function."""
+    """An object that makes an unpickler call a function."""
 
     def __init__(self, function, *arguments):
         self.call = function, arguments
@@ -38,7 +38,7 @@ class Calls:
 
 
 def gadgets(marker):
-    """Return objects that make a file when they are unpickled, by name."""
+    """Return objects by name that create a file when they are unpickled."""
     make, command = f"open({str(marker)!r}, 'w').close()", f"touch {marker}"
     inner = pickle.dumps(Calls(os.system, command))
     return {
@@ -48,7 +48,7 @@ def gadgets(marker):
         "eval": Calls(eval, make),
         "mkdir": Calls(os.mkdir, str(marker)),
         "popen": Calls(subprocess.check_output, ["touch", str(marker)]),
-        "getattr": Calls(getattr(Path(marker), "touch")),  # noqa: B009 - a bound method, which is pickled as a getattr
+        "getattr": Calls(getattr(Path(marker), "touch")),  # noqa: B009 - a bound method is pickled as a getattr
         "loads": Calls(pickle.loads, inner),
         "storage": Calls(torch.storage._load_from_bytes, inner),
     }
@@ -66,7 +66,7 @@ PLACES = {
 
 
 def zipped(content, protocol):
-    """Return a file as torch.save writes it, of any pickle."""
+    """Return a file in the format of torch.save."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as file:
         file.writestr("archive/data.pkl", pickle.dumps(content, protocol))
@@ -76,7 +76,7 @@ def zipped(content, protocol):
 
 
 def legacy(content, protocol):
-    """Return a file as torch.save wrote it once."""
+    """Return a file in the legacy format of torch.save."""
     parts = [0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}, content, []]
     return b"".join(pickle.dumps(part, protocol) for part in parts)
 
@@ -90,7 +90,7 @@ def canonical(content):
 
 
 def craft(workdir, files, changes=None):
-    """Make a checkpoint of these files whose manifest is as it should be, but for these changes."""
+    """Make a checkpoint of these files with a valid manifest, except for the given changes."""
     folder = workdir / "checkpoints" / NAME
     folder.mkdir(parents=True)
     for name, data in files.items():
@@ -114,7 +114,7 @@ def craft(workdir, files, changes=None):
 
 
 def refused(workdir):
-    """Read a checkpoint in every way there is, and return how many of them refused it."""
+    """Check that every way to read the checkpoint raises; return the number of ways."""
     folder = workdir / "checkpoints" / NAME
     ways = [
         lambda: CheckpointStore(workdir).open("auto", {}),
@@ -133,7 +133,7 @@ def refused(workdir):
 
 
 @pytest.mark.parametrize(("gadget", "where", "written", "protocol"), chosen(CASES, 12), ids=str)
-def test_code_in_a_state_is_not_run(gadget, where, written, protocol, tmp_path, tally):
+def test_code_in_a_state_file_is_not_run(gadget, where, written, protocol, tmp_path, tally):
     marker = tmp_path / "ran"
     craft(tmp_path / "run", {"state.pt": FORMATS[written](PLACES[where](gadgets(marker)[gadget]), protocol)})
     ways = refused(tmp_path / "run")
@@ -142,12 +142,12 @@ def test_code_in_a_state_is_not_run(gadget, where, written, protocol, tmp_path, 
 
 
 @pytest.mark.parametrize("name", gadgets(Path("/")))
-def test_the_code_would_run_in_an_ordinary_unpickler(name, tmp_path):
+def test_the_code_runs_in_an_ordinary_unpickler(name, tmp_path):
     marker = tmp_path / "ran"
     try:
         pickle.loads(pickle.dumps(gadgets(marker)[name]))
     except (pickle.UnpicklingError, RuntimeError):
-        assert name == "storage"  # which goes on reading after it
+        assert name == "storage"  # it keeps reading after the call
     assert marker.exists()
 
 
@@ -178,7 +178,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_a_manifest_that_makes_no_sense_is_refused(strange, tmp_path, tally):
+def test_an_invalid_manifest_is_rejected(strange, tmp_path, tally):
     (tmp_path / "secret").write_text("secret")
     craft(tmp_path / "run", {"state.json": b'{"state": {}, "weights": []}'}, STRANGE[strange])
     ways = refused(tmp_path / "run")
@@ -203,7 +203,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("strange", STATES)
-def test_a_state_that_makes_no_sense_is_refused(strange, tmp_path, tally):
+def test_an_invalid_state_is_rejected(strange, tmp_path, tally):
     craft(tmp_path / "run", {"state.json": STATES[strange]})
     ways = refused(tmp_path / "run")
     tally("strange state", files=1, reads=ways, accepted=0)
@@ -219,7 +219,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("strange", HEADERS)
-def test_weights_that_make_no_sense_are_refused(strange, tmp_path, tally):
+def test_invalid_weights_are_rejected(strange, tmp_path, tally):
     data = HEADERS[strange]
     data = struct.pack("<Q", len(data)) + data if data.startswith(b"{") else data
     state = json.dumps({"state": {"parts": {"model": None}}, "weights": [WEIGHTS]}).encode()
@@ -230,11 +230,11 @@ def test_weights_that_make_no_sense_are_refused(strange, tmp_path, tally):
 
 @pytest.mark.parametrize("what", ["link", "pipe", "folder"])
 @pytest.mark.parametrize("name", ["state.json", "manifest.json"])
-def test_what_is_no_file_is_not_read(name, what, tmp_path, tally):
+def test_links_pipes_and_folders_in_place_of_files_are_rejected(name, what, tmp_path, tally):
     folder = craft(tmp_path / "run", {"state.json": b'{"state": {}, "weights": []}'})
     data = (folder / name).read_bytes()
     (folder / name).unlink()
-    if what == "link":  # to a file that is just what it should be
+    if what == "link":  # to a file with valid contents
         (tmp_path / "elsewhere").write_bytes(data)
         (folder / name).symlink_to(tmp_path / "elsewhere")
     elif what == "pipe":

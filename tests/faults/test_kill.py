@@ -1,4 +1,4 @@
-"""kill -9, at any moment of a run: it goes on, and ends with the same weights, state and records, bit for bit."""
+"""A run killed with kill -9 at any time resumes and ends with the same weights, state and records, bit for bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANDOMLY = [
 ]
 MOST_KILLS = times(full=5, sample=2)
 
-# Every site of every step: in the Runner, in a loop of one's own, and with two batches to a step. Each step has its save.
+# Every site of every step: in the Runner, in the user's own loop, and with two batches per step. Each step is saved.
 STEPWISE = (Variant(save_every=1), Variant(kind="loop", save_every=1), Variant(accumulate=2, save_every=1))
 LATE = Variant(in_background=True, save_every=1)
 EVERYWHERE = [(variant, site, step) for variant in STEPWISE for step in range(1, STEPS + 1) for site in SITES]
@@ -41,7 +41,7 @@ RUNS_WITH_DEFAULTS, KILLS_EACH = times(full=40, sample=2), 5  # 200 kills
 
 @pytest.mark.parametrize("number", range(RUNS))
 @pytest.mark.parametrize("variant", RANDOMLY if FULL else RANDOMLY[1:3], ids=str)
-def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(variant, number, trial, goes_on):
+def test_a_run_killed_at_random_times_ends_with_the_same_results(variant, number, trial, goes_on):
     chance, run, kills = random.Random(f"{variant} {number}"), trial(variant), 0
     for _ in range(MOST_KILLS):
         if not kills or chance.random() < 0.4:
@@ -61,18 +61,18 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(variant
 
 
 @pytest.mark.parametrize(("variant", "site", "step"), EVERYWHERE if FULL else SOMEWHERE, ids=str)
-def test_a_run_that_is_killed_at_a_site_of_a_step_ends_as_if_it_had_not_been(variant, site, step, trial, goes_on):
+def test_a_run_killed_at_any_site_of_a_step_ends_with_the_same_results(variant, site, step, trial, goes_on):
     run = trial(variant)
     child = run.start(site=site, step=step)
     ended = child.wait()
-    # After the last step nothing is left to delete: the run ends, and that is all there is to see.
+    # After the last step there is nothing left to delete, so the run ends normally.
     assert ended == -signal.SIGKILL or (site == "retention" and step > STEPS - 1 and ended == 0), child.log
     goes_on(run, child, f"kill -9 at {site}", kills=ended != 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(RUNS_WITH_DEFAULTS))
-def test_kills_with_the_default_saver_cost_at_most_the_save_in_progress(number, trial, goes_on):
+def test_kills_with_the_default_saver_lose_at_most_the_save_in_progress(number, trial, goes_on):
     variant = DEFAULTS[number % len(DEFAULTS)]
     chance, kills, places = random.Random(f"defaults {number}"), 0, count(1)
     run = trial(variant, next(places))
@@ -84,7 +84,7 @@ def test_kills_with_the_default_saver_cost_at_most_the_save_in_progress(number, 
         assert run.announced is None or run.announced in run.checkpoints, child.log
         if child.ended == -signal.SIGKILL:
             kills += 1
-        else:  # it has ended before: the rest of the kills are for a new one
+        else:  # it ended before the kill: continue with a new run
             assert child.ended == 0, child.log
             assert run.differences(child) == []
             run = trial(variant, next(places))

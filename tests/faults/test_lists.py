@@ -1,4 +1,4 @@
-"""Lists of callbacks: they decide the same in a run that is killed, and may change from one start to the next."""
+"""Lists of callbacks make the same decisions in a killed run, and may change between starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("order", chosen(list(itertools.permutations(NAMES)), 2), ids="".join)
-def test_a_list_in_another_order_goes_on(order, trial, tally):
+def test_a_run_resumes_with_reordered_callbacks(order, trial, tally):
     run = trial()
     assert run.start("lists.count", names=NAMES, step=13).wait() == -signal.SIGKILL
     last = run.start("lists.count", names=order)
@@ -37,7 +37,7 @@ CHANGES = {
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", ["runner", "loop"] if FULL else ["runner"])
-def test_a_list_that_has_changed_is_told_and_goes_on(kind, change, trial, tally):
+def test_a_run_resumes_with_a_changed_list_and_prints_the_changes(kind, change, trial, tally):
     before, after, expected = CHANGES[change]
     run = trial(Variant(kind=kind))
     assert run.start("lists.count", names=before, step=13).wait() == -signal.SIGKILL
@@ -55,11 +55,11 @@ def test_a_list_that_has_changed_is_told_and_goes_on(kind, change, trial, tally)
 
 
 @pytest.mark.parametrize("kind", ["runner", "loop"])
-def test_what_is_kept_of_a_callback_waits_until_it_is_back(kind, trial, tally):
+def test_the_state_of_a_missing_callback_is_kept_until_it_returns(kind, trial, tally):
     run = trial(Variant(kind=kind))
-    assert run.start("lists.count", names=NAMES, step=9).wait() == -signal.SIGKILL  # after that of step 8
-    assert run.start("lists.count", names=["a", "d"], step=15).wait() == -signal.SIGKILL  # 14
-    assert run.start("lists.count", names=["d", "e", "b"], step=21).wait() == -signal.SIGKILL  # 20
+    assert run.start("lists.count", names=NAMES, step=9).wait() == -signal.SIGKILL  # after the checkpoint of step 8
+    assert run.start("lists.count", names=["a", "d"], step=15).wait() == -signal.SIGKILL  # after the checkpoint of step 14
+    assert run.start("lists.count", names=["d", "e", "b"], step=21).wait() == -signal.SIGKILL  # after the checkpoint of step 20
     last = run.start("lists.count", names=["c", "e", "b", "a", "d"])
     result, counts = last.returned
     assert result == run.whole.result
@@ -70,7 +70,7 @@ def test_what_is_kept_of_a_callback_waits_until_it_is_back(kind, trial, tally):
 @pytest.mark.thin(4)
 @pytest.mark.parametrize("at", ["before", "after"])
 @pytest.mark.parametrize("which", LISTS)
-def test_a_list_decides_what_it_would_have_decided(which, at, trial, tally):
+def test_a_killed_run_makes_the_same_decisions(which, at, trial, tally):
     run = trial(number="whole")
     whole = run.start("lists.decide", which=which).returned
     epochs = len(whole["epochs"])

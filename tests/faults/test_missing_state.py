@@ -1,4 +1,4 @@
-"""Each piece of the state counts: with any one of them forgotten, what comes out is something else."""
+"""Each piece of the state matters: without any one of them, the results differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from scale import FULL, chosen
 from subject import Variant
 
-KILLED_AT = 13  # in the middle of the second epoch; the checkpoint is that of step 12
+KILLED_AT = 13  # in the middle of the second epoch; the newest checkpoint is of step 12
 
 RUNNER, LOOP = Variant(), Variant(kind="loop")
 PIECES = {
@@ -44,10 +44,10 @@ VARIANTS = sorted({variant for variant, _ in PIECES.values()}, key=str)
 
 
 @pytest.mark.parametrize("name", PIECES if FULL else SAMPLE)
-def test_a_piece_that_is_forgotten_is_missed(name, trial, tally):
+def test_a_missing_piece_of_state_changes_the_results(name, trial, tally):
     variant, piece = PIECES[name]
     run = trial(variant)
-    step = 3 * 8 - 5 if variant.plateau else KILLED_AT  # after the first validation, which is every other epoch
+    step = 3 * 8 - 5 if variant.plateau else KILLED_AT  # after the first validation, which runs every other epoch
     assert run.start(site="on_iter_begin", step=step).wait() == -signal.SIGKILL
     assert run.start("pieces.forget", piece=piece).wait() == 0, run.started[-1].log
     last = run.start()
@@ -58,7 +58,7 @@ def test_a_piece_that_is_forgotten_is_missed(name, trial, tally):
 
 
 @pytest.mark.parametrize("variant", chosen(VARIANTS, 2), ids=str)
-def test_with_nothing_forgotten_all_is_the_same(variant, trial):
+def test_a_rewritten_complete_checkpoint_gives_the_same_results(variant, trial):
     run = trial(variant)
     step = 3 * 8 - 5 if variant.plateau else KILLED_AT
     assert run.start(site="on_iter_begin", step=step).wait() == -signal.SIGKILL
@@ -81,7 +81,7 @@ def test_with_nothing_forgotten_all_is_the_same(variant, trial):
     ),
     ids=lambda value: value if isinstance(value, str) else "/".join(value) or "nothing",
 )
-def test_gradients_that_wait_for_their_step_count_too(kind, piece, trial, tally):
+def test_accumulated_gradients_are_part_of_the_state(kind, piece, trial, tally):
     run = trial(Variant(kind=kind, accumulate=2))
     stopped = run.start(site="on_backward_end", step=KILLED_AT, sends=signal.SIGTERM)  # after the first batch of two
     assert stopped.wait() == 143, stopped.log

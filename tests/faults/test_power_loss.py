@@ -1,4 +1,4 @@
-"""A loss of power at any moment of several saves: what was committed, or something newer, is there and whole."""
+"""After a loss of power at any time, the last committed checkpoint or a newer one is complete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_as_saved(found):
 
 
 class Story:
-    """What a store did in `root`, operation by operation, and after how many of them a checkpoint was committed."""
+    """The operations of a store in `root`, and after how many of them each checkpoint was committed."""
 
     def __init__(self, root, steps, *, resume="auto"):
         self.root, self.committed = root, [(0, 0)]
@@ -48,18 +48,18 @@ class Story:
             store.close()
 
     def committed_by(self, position):
-        """Return the newest step that was committed in so many operations."""
+        """Return the newest step that was committed within `position` operations."""
         return max(step for when, step in self.committed if when <= position)
 
     def cut(self, position, target, chance, how, *, safe=None, without=lambda operation: False):
-        """Make `target` what a loss of power after so many operations leaves."""
+        """Write to `target` what a loss of power after `position` operations leaves."""
         disk = Disk(self.root, safe)
         disk.do(one for one in self.done[:position] if not without(one))
         disk.after_power_loss(target, chance, how)
 
 
 def recover(root):
-    """Go on in what is left; return the step, or 0 where there was nothing, and how many checkpoints are damaged."""
+    """Resume from what is left; return the step, or 0 if there is none, and the number of damaged checkpoints."""
     damaged = 0
     if (root / "run" / "checkpoints").is_dir():
         damaged = sum(not row.ok for row in verify(root / "run").rows)
@@ -76,13 +76,13 @@ def story(tmp_path_factory):
 
 
 def position_of(number, chunk, story, chance):
-    """Return after how many operations the power goes: in the whole matrix each number has its turn."""
+    """Return after how many operations the power is lost; the whole matrix covers each number."""
     return (number * CHUNKS + chunk) % (len(story.done) + 1) if FULL else chance.randint(0, len(story.done))
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("how", HOW)
-def test_what_was_committed_is_there(how, chunk, story, place, tally):
+def test_committed_checkpoints_survive_a_power_loss(how, chunk, story, place, tally):
     chance, lost, damaged, newer = random.Random(f"{how} {chunk}"), 0, 0, 0
     for number in range(REPLAYS):
         position = position_of(number, chunk, story, chance)
@@ -97,7 +97,7 @@ def test_what_was_committed_is_there(how, chunk, story, place, tally):
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_power_may_go_again_while_a_run_recovers(chunk, story, place, tally):
+def test_checkpoints_survive_a_second_power_loss_during_recovery(chunk, story, place, tally):
     chance, lost, damaged = random.Random(f"again {chunk}"), 0, 0
     for _ in range(TWICE):
         position = chance.randint(0, len(story.done))
@@ -116,7 +116,7 @@ def test_power_may_go_again_while_a_run_recovers(chunk, story, place, tally):
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_run_that_is_moved_aside_is_there_or_aside(chunk, place, tally):
+def test_an_earlier_run_survives_a_power_loss_while_it_is_moved_aside(chunk, place, tally):
     chance, lost = random.Random(f"never {chunk}"), 0
     root = place / "story"
     root.mkdir()
@@ -134,7 +134,7 @@ def test_a_run_that_is_moved_aside_is_there_or_aside(chunk, place, tally):
 
 
 @pytest.mark.parametrize("what", ["files", "folders"])
-def test_without_fsync_it_would_be_noticed(what, story, place):
+def test_checkpoints_are_lost_without_fsync(what, story, place):
     def without(operation):
         is_file = operation.path.endswith((".json", ".pt", ".safetensors"))
         return operation.name == "fsync" and is_file == (what == "files")

@@ -1,4 +1,4 @@
-"""The table of faults: it has every row, and the tests that it names exist."""
+"""The table of faults is complete, and the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def test_the_rows_are_numbered_and_have_a_state():
 
 
 @pytest.mark.parametrize("cited", CITED)
-def test_what_is_named_exists(cited):
+def test_every_cited_test_exists(cited):
     path, _, name = cited.partition("::")
     assert re.search(rf"^def {re.escape(name)}\(", (ROOT / path).read_text(), re.MULTILINE)

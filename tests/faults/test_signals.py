@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C and SIGUSR1 at any moment: the run saves where it is, ends or goes on, and loses nothing."""
+"""On SIGTERM, Ctrl-C and SIGUSR1 at any time, the run saves, then ends or continues, and loses nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
 @pytest.mark.parametrize("number", range(times(full=27, sample=1)))
 @pytest.mark.parametrize("variant", VARIANTS if FULL else VARIANTS[:3], ids=str)
-def test_a_run_that_is_told_to_end_saves_the_step_it_is_at(variant, number, trial, goes_on, events):
+def test_a_signal_saves_the_current_step_and_ends_the_run(variant, number, trial, goes_on, events):
     chance, run = random.Random(f"{variant} {number}"), trial(variant)
     sent = signal.SIGINT if number % 4 == 3 else signal.SIGTERM
     child = run.start()
@@ -36,7 +36,7 @@ def test_a_run_that_is_told_to_end_saves_the_step_it_is_at(variant, number, tria
     if trained < len(run.whole.steps):
         assert ended == CODES[sent], child.log
         assert [event["received"] for event in events(run.workdir, "signal")] == [sent.name]
-    else:  # it was over, or about to be, and perhaps nobody listened any more
+    else:  # the run was over or ending, perhaps without its signal handlers
         assert ended in (CODES[sent], 0, -sent), child.log
     goes_on(run, child, f"{sent.name} at random", signals=1, saved_at_its_step=1)
 
@@ -51,7 +51,7 @@ def test_the_second_signal_does_not_wait_for_a_slow_disk(sent, number, trial, go
     child.kill(sent)
     sleep(chance.uniform(0.01, 0.5))
     child.kill(sent)
-    assert child.wait() == CODES[sent], child.log  # long before the disk is done with one file
+    assert child.wait() == CODES[sent], child.log  # long before the disk finishes one file
     assert run.newest()["clocks"]["step"] == 6
     goes_on(run, child, f"{sent.name} twice, in a save", signals=2)
 
@@ -73,7 +73,7 @@ def test_two_signals_at_random_leave_a_good_checkpoint(in_background, number, tr
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=1)))
 @pytest.mark.parametrize("sent", CODES, ids=lambda sent: sent.name)
-def test_a_save_in_the_background_is_over_before_the_run_ends(sent, number, trial, goes_on):
+def test_a_background_save_finishes_before_the_run_ends(sent, number, trial, goes_on):
     chance, run = random.Random(f"background {sent} {number}"), trial(Variant(in_background=True))
     child = run.start(slow_from=chance.randint(4, 20), pause=0.02)
     run.wait_until(lambda: len(run.checkpoints) > 1)
@@ -87,9 +87,9 @@ def test_a_save_in_the_background_is_over_before_the_run_ends(sent, number, tria
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=1)))
 @pytest.mark.parametrize("variant", VARIANTS[:3] if FULL else VARIANTS[:1], ids=str)
-def test_sigusr1_saves_and_the_run_goes_on(variant, number, trial, events, tally):
+def test_sigusr1_saves_and_the_run_continues(variant, number, trial, events, tally):
     chance, run = random.Random(f"usr1 {variant} {number}"), trial(variant)
-    child = run.start(slow_from=1, pause=0.005)  # so that it is not over when the signal comes
+    child = run.start(slow_from=1, pause=0.005)  # so that the run is not over when the signal arrives
     run.wait_for(chance.uniform(0.0, 0.7))
     sleep(chance.uniform(0.0, 0.02))
     child.kill(signal.SIGUSR1)

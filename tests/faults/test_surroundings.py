@@ -1,4 +1,4 @@
-"""What is around a run: folders that cannot be written to, limits, full disks, other places for temporary files."""
+"""Read-only folders, file size limits, full disks, and temporary files elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def differences_in_training(run, child):
 
 
 @pytest.mark.parametrize("what", ["workdir", "its parent", "checkpoints"])
-def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(what, trial, place, tally):
+def test_a_read_only_folder_raises_before_the_first_step(what, trial, place, tally):
     run = trial()
     run.trace.touch()
     run.trace.chmod(0o666)
@@ -43,7 +43,7 @@ LIMITS = [(limit, begin) for limit in (700, 2000, 8000, 20000) for begin in (0, 
 
 
 @pytest.mark.parametrize(("limit", "begin"), chosen(LIMITS, 2), ids=str)
-def test_a_limit_on_the_size_of_files_ends_the_run_and_it_goes_on_when_that_is_lifted(limit, begin, trial, tally):
+def test_a_run_ended_by_a_file_size_limit_resumes_without_the_limit(limit, begin, trial, tally):
     run = trial(Variant(kind=("runner", "loop")[limit % 3 % 2]))
     child = run.start("surroundings.with_limited_files", limit=limit, begin=begin, end=STEPS + 1, trace=os.devnull)
     assert child.wait() == 1, child.log
@@ -57,7 +57,7 @@ def test_a_limit_on_the_size_of_files_ends_the_run_and_it_goes_on_when_that_is_l
 
 
 @pytest.mark.parametrize(("limit", "begin"), chosen(LIMITS, 2), ids=str)
-def test_a_limit_for_the_time_of_one_save_costs_that_save(limit, begin, trial, tally):
+def test_a_file_size_limit_during_one_save_costs_only_that_save(limit, begin, trial, tally):
     run = trial()
     child = run.start("surroundings.with_limited_files", limit=limit, begin=begin, end=begin + 2, trace=os.devnull)
     differences = differences_in_training(run, child)
@@ -70,7 +70,7 @@ def test_a_limit_for_the_time_of_one_save_costs_that_save(limit, begin, trial, t
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("variant", [Variant(), Variant(kind="loop"), Variant(in_background=True)], ids=str)
-def test_a_full_disk_for_logs_does_not_change_the_training(variant, trial, tally):
+def test_a_full_disk_for_logs_does_not_change_the_weights(variant, trial, tally):
     run = trial(variant)
     child = run.start("surroundings.with_full_logs")
     differences = differences_in_training(run, child)
@@ -82,9 +82,9 @@ def test_a_full_disk_for_logs_does_not_change_the_training(variant, trial, tally
 
 
 @pytest.mark.parametrize("variant", [Variant(), Variant(kind="loop", in_background=True)], ids=str)
-def test_nothing_is_written_outside_of_the_workdir(variant, trial, place, tmp_path, tally):
+def test_nothing_is_written_outside_the_workdir(variant, trial, place, tmp_path, tally):
     run = trial(variant)
-    run.workdir = tmp_path / "run"  # on a disk, temporary files in memory, where there is both
+    run.workdir = tmp_path / "run"  # on disk, with temporary files in memory if possible
     temporary, home = place / "temporary", place / "home"
     temporary.mkdir()
     home.mkdir()
@@ -107,7 +107,7 @@ def test_nothing_is_written_outside_of_the_workdir(variant, trial, place, tmp_pa
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Return a function that makes a disk of a size, or changes its size."""
+    """Return a function that mounts a disk of a given size, or resizes it."""
     folder = tmp_path / "small"
     folder.mkdir()
 
@@ -128,7 +128,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("number", range(times(full=20, sample=1)))
-def test_a_disk_that_is_full_in_the_middle_loses_nothing(number, small_disk, trial, tally):
+def test_a_run_survives_a_disk_that_fills_up(number, small_disk, trial, tally):
     run = trial(Variant(kind=("runner", "loop")[number % 2], in_background=number % 3 == 2))
     run.workdir = small_disk(f"{60 + 10 * number}k") / "run"
     child = run.start()

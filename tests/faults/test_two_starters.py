@@ -1,4 +1,4 @@
-"""Two processes in one workdir: one writes, the other leaves without a trace; and who finds a dead one takes over."""
+"""Of two processes in one workdir, one writes and the other touches nothing; the lock of a dead process is taken over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="asks /p
 
 
 def listing(folder):
-    """Return every file under a folder with its times, size and number."""
+    """Return every file under a folder with its times, size and inode."""
     found = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
@@ -25,17 +25,17 @@ def listing(folder):
 
 
 def frozen(child):
-    """Say whether a process has stopped, as all of its threads have."""
+    """Return whether all threads of a process are stopped."""
     states = [Path(f"/proc/{child.pid}/task/{task}/stat").read_text() for task in os.listdir(f"/proc/{child.pid}/task")]
     return all(state.rpartition(")")[2].split()[0] == "T" for state in states)
 
 
 @pytest.mark.parametrize("number", range(times(full=20, sample=2)))
-def test_the_second_one_touches_nothing(number, trial, tally):
+def test_a_second_process_raises_and_touches_nothing(number, trial, tally):
     run = trial(Variant(kind=("runner", "loop")[number % 2]))
-    first = run.start(slow_from=1, pause=0.005)  # so that it is not over when it is stopped
+    first = run.start(slow_from=1, pause=0.005)  # so that it is not over when it gets SIGSTOP
     run.wait_for(number / 25)
-    first.kill(signal.SIGSTOP)  # so that nothing changes but what the second one does
+    first.kill(signal.SIGSTOP)  # so that only the second process could change anything
     run.wait_until(lambda: frozen(first))
     before, trained = listing(run.workdir), run.trace.read_text()
     second = run.start()
@@ -51,11 +51,11 @@ def test_the_second_one_touches_nothing(number, trial, tally):
 
 
 @pytest.mark.parametrize("number", range(times(full=20, sample=2)))
-def test_of_two_that_start_at_once_one_writes(number, trial, tally):
+def test_only_one_of_two_simultaneous_starts_writes(number, trial, tally):
     run = trial()
     both = [run.start(), run.start()]
     codes = sorted(child.wait() for child in both)
-    assert codes in ([0, 1], [0, 0]), both[0].log + both[1].log  # the second is fine when the first was done before it came
+    assert codes in ([0, 1], [0, 0]), both[0].log + both[1].log  # both succeed if the first finished before the second started
     for child in both:
         assert child.ended == 0 or child.raised[0] == WorkdirInUse.__name__, child.log
         assert child.ended != 0 or not run.differences(child), child.log
@@ -65,14 +65,14 @@ def test_of_two_that_start_at_once_one_writes(number, trial, tally):
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=1)))
 @pytest.mark.parametrize("workers", [0, 2] if FULL else [0])
-def test_who_finds_a_dead_one_takes_over_at_once(workers, number, trial, tally):
+def test_the_lock_of_a_dead_process_is_taken_over_at_once(workers, number, trial, tally):
     run, step = trial(Variant(workers=workers)), 4 + 2 * number
-    first = run.start(slow_from=step, pause=30.0)  # which holds it in the save of a step, its workers waiting
+    first = run.start(slow_from=step, pause=30.0)  # blocks it in the save of a step while its workers wait
     run.wait_until(lambda: any(run.workdir.glob(f"checkpoints/.staging-step-{step:08d}*/*")))
     run.wait_until(lambda: len(children_of(first.pid)) == workers)
     left = children_of(first.pid)
     for worker in left:
-        os.kill(worker, signal.SIGSTOP)  # it would notice, and end
+        os.kill(worker, signal.SIGSTOP)  # otherwise it would notice the death and end
     try:
         first.kill(alone=True)
         assert all(Path(f"/proc/{worker}").exists() for worker in left)

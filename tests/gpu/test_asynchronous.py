@@ -1,4 +1,4 @@
-"""Asynchronous callbacks on a GPU: copies of the moment, without a sync, also from a stream of the training thread."""
+"""Asynchronous callbacks on a GPU get copies of the current values, without a sync and on any stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hookpoint import Callback, Runner
 
 
 class Reads(Callback):
-    """Read sums of what the step had. With `waits`, wait for the device on the callback's thread."""
+    """Sum the values of the step. With `waits`, wait for the device on the callback's thread."""
 
     asynchronous = True
 
@@ -60,7 +60,7 @@ def fit(waits=True, **options):
     assert [(step, *map(float, values)) for step, *values in reads.seen] == keeps.sums()
 
 
-def test_copies_are_of_the_moment():
+def test_callbacks_get_copies_of_the_current_values():
     fit()
 
 
@@ -68,10 +68,10 @@ def test_the_training_thread_does_not_sync():
     fit(waits=False, strict_sync=True)  # the mode applies to all threads
 
 
-def test_copies_made_on_another_stream_are_of_the_moment():
+def test_copies_on_another_stream_have_the_current_values():
     with torch.cuda.stream(torch.cuda.Stream()):
         fit()
 
 
-def test_a_captured_step_has_the_same_values():
+def test_copies_in_a_captured_step_have_the_current_values():
     fit(cuda_graph=True)

@@ -1,4 +1,4 @@
-"""Graphs are bound to storages: when they are discarded and captured again."""
+"""Graphs are bound to storages: changes that discard a graph, so that it is captured again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint import Callback
 
 
 class At(Callback):
-    """Do something at the start of an iteration, or of an epoch."""
+    """Call a function at the start of an iteration or of an epoch."""
 
     def __init__(self, act: Callable[[Any], None], *, iteration: int | None = None, epoch: int | None = None) -> None:
         super().__init__()
@@ -39,21 +39,21 @@ def check(captures: int, act: Callable[[Any], None], model: Callable[[], Net] = 
     assert graph.replays > 50, graph.replays
 
 
-def test_loading_the_optimizer() -> None:
+def test_loading_the_optimizer_captures_again() -> None:
     def load(run: Any) -> None:
         run.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
 
     check(2, load, iteration=35)
 
 
-def test_loading_the_model() -> None:
+def test_loading_the_model_captures_again() -> None:
     def load(run: Any) -> None:
         run.model.load_state_dict({name: value * 0.5 for name, value in run.model.state_dict().items()})
 
     check(2, load, iteration=35)
 
 
-def test_a_new_parameter_group() -> None:
+def test_a_new_parameter_group_captures_again() -> None:
     class Wide(Net):
         def __init__(self) -> None:
             super().__init__()
@@ -74,14 +74,14 @@ def test_a_new_parameter_group() -> None:
     check(2, add, model=frozen, iteration=30)
 
 
-def test_another_setting() -> None:
+def test_a_changed_setting_captures_again() -> None:
     def change(run: Any) -> None:
         run.optimizer.param_groups[0]["weight_decay"] = 0.3
 
     check(2, change, iteration=35)
 
 
-def test_frozen_parameters() -> None:
+def test_frozen_parameters_capture_again() -> None:
     def freeze(run: Any) -> None:
         run.model.body[0].requires_grad_(False)
         for parameter in run.model.body[0].parameters():
@@ -90,18 +90,18 @@ def test_frozen_parameters() -> None:
     check(2, freeze, epoch=2)
 
 
-def test_a_module_in_eval_mode() -> None:
+def test_a_module_in_eval_mode_captures_again() -> None:
     check(2, lambda run: run.model.body[1].eval(), epoch=2)
 
 
-def test_replaced_parameters() -> None:
+def test_replaced_parameters_capture_again() -> None:
     def replace(run: Any) -> None:
         run.model.head.weight.data = run.model.head.weight.data * 1.5
 
     check(2, replace, epoch=2)
 
 
-def test_recapture_on_request() -> None:
+def test_recapture_captures_again() -> None:
     def replace(run: Any) -> None:
         run.model.head.weight.data = run.model.head.weight.data * 1.5
         run.recapture()
@@ -109,12 +109,12 @@ def test_recapture_on_request() -> None:
     check(2, replace, iteration=30)
 
 
-def test_a_rate_that_is_changed_by_hand_needs_no_capture() -> None:
+def test_a_changed_learning_rate_needs_no_new_capture() -> None:
     def change(run: Any) -> None:
         run.hyper.set("learning_rate", 0.007)
 
     check(1, change, iteration=30)
 
 
-def test_values_logged_in_the_forward_are_logged_at_each_replay() -> None:
+def test_values_logged_in_forward_are_logged_at_each_replay() -> None:
     check(1, lambda run: None, model=LoggingNet, iteration=0)

@@ -1,4 +1,4 @@
-"""What cannot be captured, and what a run leaves behind."""
+"""Steps that cannot be captured raise or run without a graph, and a run frees its memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def raised(kind: type[Exception], **options: Any) -> str:
 
 
 def check_device() -> None:
-    """Draw random numbers, and see that memory used on two streams is freed."""
+    """Draw random numbers, and check that memory used on two streams is freed."""
     assert torch.rand(4, device="cuda").shape == (4,)
     assert nn.functional.dropout(torch.ones(8, device="cuda"), 0.5).shape == (8,)
     side = torch.cuda.Stream()
@@ -61,7 +61,7 @@ def check_device() -> None:
     assert torch.cuda.memory_reserved() < before + (100 << 20), torch.cuda.memory_reserved()
 
 
-def test_a_model_that_reads_a_value_is_refused_with_its_line() -> None:
+def test_a_model_that_reads_a_value_raises_and_names_the_line() -> None:
     text = raised(BadLoop, model=Reads, cuda_graph=True)
     assert "the step cannot be captured in a CUDA graph at " in text, text
     assert "test_failures.py" in text, text
@@ -69,7 +69,7 @@ def test_a_model_that_reads_a_value_is_refused_with_its_line() -> None:
     check_device()
 
 
-def test_auto_trains_on_without_graphs() -> None:
+def test_auto_continues_without_graphs() -> None:
     with Lines() as lines:
         result = plain(model=Reads, cuda_graph="auto")
     assert result.replays == 0
@@ -80,20 +80,20 @@ def test_auto_trains_on_without_graphs() -> None:
     check_device()
 
 
-def test_a_number_logged_in_the_forward_is_refused() -> None:
+def test_a_number_logged_in_forward_raises() -> None:
     text = raised(BadValue, model=LogsANumber, cuda_graph=True)
     assert text.startswith("'width' is 3.0: in a CUDA graph, the forward can log only tensors on the GPU."), text
     check_device()
 
 
-def test_strict_sync_holds() -> None:
+def test_a_captured_step_runs_under_strict_sync() -> None:
     result = plain(model=Net, cuda_graph=True, strict_sync=True)
     assert result.replays > 40
     assert_same(plain(model=Net), result)
 
 
 def test_memory_is_freed_when_the_run_ends() -> None:
-    plain(model=Net, cuda_graph=True)  # what torch allocates once, for cuBLAS and the like
+    plain(model=Net, cuda_graph=True)  # one-time allocations of torch, such as for cuBLAS
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -116,7 +116,7 @@ def test_an_error_in_a_callback_frees_the_graphs() -> None:
 
 
 def peak(**options: Any) -> int:
-    """Return the memory that a training of a wide network reserves."""
+    """Return the peak memory reserved while training a wide network."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -131,7 +131,7 @@ def peak(**options: Any) -> int:
     return torch.cuda.max_memory_reserved()
 
 
-def test_memory() -> None:
+def test_a_graph_needs_little_more_memory_than_eager_steps() -> None:
     eager = peak()
     graph = peak(cuda_graph=True)
     print(f"    eager {eager >> 20} MiB, graph {graph / eager:.2f} of that", end="")

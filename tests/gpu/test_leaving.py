@@ -1,4 +1,4 @@
-"""Which steps run outside the graph, and what happens to the gradients then."""
+"""Some steps run outside the graph, with correct gradients before and after."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_no_default_callback_leaves_the_graph() -> None:
     assert outside(result) == 3 + 2, result
 
 
-def test_a_callback_due_every_tenth_step_leaves_the_graph_then() -> None:
+def test_a_callback_due_every_tenth_step_leaves_the_graph_for_these_steps() -> None:
     result = plain(cuda_graph=True, callbacks=(GradientStats(every=10),))
     assert outside(result) == 3 + 2 + 5, result  # steps 10, 20, 30, 40 and 50; 26 and 52 are the last batches
 
@@ -72,7 +72,7 @@ def test_a_callback_due_every_tenth_step_leaves_the_graph_then() -> None:
     assert_same(eager, graph)
 
 
-def test_a_callback_that_makes_every_step_leave_is_named_once() -> None:
+def test_a_callback_that_prevents_graphs_is_named_once() -> None:
     class Always(Callback):
         def on_backward_end(self, run: Any) -> None:
             pass
@@ -116,7 +116,7 @@ def test_a_skip_requested_before_the_step_is_honoured() -> None:
     assert outside(graph) == 3 + 2 + 3
 
 
-def test_gradients_are_the_captured_buffers_again_after_a_step_outside() -> None:
+def test_gradients_return_to_the_captured_buffers_after_a_step_outside() -> None:
     addresses: dict[int, set[int]] = {}
     sums: dict[bool, list[torch.Tensor]] = {False: [], True: []}
 
@@ -133,7 +133,7 @@ def test_gradients_are_the_captured_buffers_again_after_a_step_outside() -> None
     assert_equal(sums[True], sums[False])
 
 
-def test_explain_tells_which_steps_leave() -> None:
+def test_explain_lists_the_steps_outside_the_graph() -> None:
     torch.manual_seed(0)
     model = Net().cuda()
     tables = []
@@ -156,7 +156,7 @@ def test_explain_tells_which_steps_leave() -> None:
     assert shown in tables[0], tables[0]
 
 
-def test_the_signatures_are_limited() -> None:
+def test_at_most_four_batch_signatures_are_captured() -> None:
     batches = [pair for pair in data()[0] if len(pair[0]) == BATCH]
     varied = [(x[:n], y[:n]) for n in (16, 15, 14, 13, 12) for x, y in batches[:6]]
     torch.manual_seed(0)

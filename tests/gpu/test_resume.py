@@ -1,4 +1,4 @@
-"""A run that is killed resumes bit for bit, and a checkpoint moves between a graph and eager steps."""
+"""A killed run resumes bit for bit, with checkpoints that work for graphs and for eager steps."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def check(first: dict[str, Any], second: dict[str, Any], kill_at: int) -> None:
         assert_equal(run(killed, second), expected)
 
 
-def test_killed_in_the_middle_of_an_epoch() -> None:
+def test_a_run_killed_within_an_epoch_resumes_bit_for_bit() -> None:
     check({"cuda_graph": True}, {"cuda_graph": True}, 40)
 
 
-def test_killed_with_compile_and_graph() -> None:
+def test_a_killed_run_with_compile_and_graph_resumes_bit_for_bit() -> None:
     both = {"compile": True, "cuda_graph": True}
     check(both, both, 33)
 
 
-def test_a_checkpoint_moves_from_graph_to_eager() -> None:
+def test_an_eager_run_resumes_from_a_checkpoint_of_a_graph_run() -> None:
     check({"cuda_graph": True}, {}, 40)
 
 
-def test_a_checkpoint_moves_from_eager_to_graph() -> None:
+def test_a_graph_run_resumes_from_a_checkpoint_of_an_eager_run() -> None:
     check({}, {"cuda_graph": True}, 45)

@@ -1,4 +1,4 @@
-"""A captured step computes what the same step computes without a graph, bit for bit."""
+"""A captured step gives the same results as an eager step, bit for bit."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_a_graph_trains_the_same_weights() -> None:
                 assert graph.replays > 0.7 * steps, (options, graph.replays, steps)
 
 
-def test_a_graph_trains_the_same_weights_with_an_optimizer_that_is_capturable_only() -> None:
+def test_a_capturable_optimizer_trains_the_same_weights() -> None:
     options: dict[str, Any] = {"kind": "capturable", "scheduler": False, "epochs": 3}
     eager, graph = full_training(**options), full_training(**options, cuda_graph=True)
     assert_same(eager, graph)
     assert graph.replays > 50
 
 
-def test_a_fused_step_computes_the_same_bits_with_any_rate_in_a_tensor() -> None:
+def test_a_fused_step_gives_the_same_bits_with_the_rate_in_a_tensor() -> None:
     draw = random.Random(5)
     rates = [10 ** draw.uniform(-6, 0) for _ in range(60)]
     for kind in ("adamw", "sgd"):
@@ -54,7 +54,7 @@ def test_bf16_trains_the_same_weights() -> None:
 
 
 def by_hand(compiled: bool, epochs: int = 3) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
-    """Train with a loop that compiles forward and loss as one function."""
+    """Train in a plain loop that compiles forward and loss as one function."""
     torch.manual_seed(3)
     model = Net().to("cuda")
     optimizer = optimizer_of("adamw", model.parameters())
@@ -77,7 +77,7 @@ def by_hand(compiled: bool, epochs: int = 3) -> tuple[dict[str, torch.Tensor], l
     return model.state_dict(), losses
 
 
-def test_compile_trains_the_weights_of_a_loop_that_compiles() -> None:
+def test_compile_trains_the_same_weights_as_a_compiled_loop() -> None:
     weights, losses = by_hand(compiled=True)
     for options in ({"compile": True}, {"compile": True, "cuda_graph": True}):
         result = full_training(scheduler=False, extras=False, epochs=3, **options)  # type: ignore[arg-type]
@@ -93,8 +93,8 @@ def test_compile_and_graph_agree_with_all_callbacks() -> None:
     assert both.replays > 0.7 * len(both.losses)
 
 
-def test_batches_of_several_kinds() -> None:
-    """Dicts, batches on the GPU, and batches that are not pinned give the same weights."""
+def test_batches_of_all_kinds_train_the_same_weights() -> None:
+    """Batches may be dicts, on the GPU, or not pinned."""
 
     class OfDict(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

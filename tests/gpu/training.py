@@ -1,4 +1,4 @@
-"""A small training with everything in it that a captured step could get wrong."""
+"""A small training run with everything that a captured step could get wrong."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LoggingNet(Net):
 
 
 class Losses(Callback):
-    """Keep the loss of each batch, and what the run logged of it."""
+    """Keep the loss of each batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def full_training(
     callbacks: tuple[Any, ...] = (),
     **options: Any,
 ) -> Result:
-    """Train with a scheduler per step, a setter, EMA, gradient statistics and a validation in the middle of an epoch."""
+    """Train with a scheduler per step, a setter, EMA, gradient statistics and validation within epochs."""
     torch.manual_seed(3)
     model = Net() if model is None else model
     model.to("cuda")

@@ -1,4 +1,4 @@
-"""What the tests of monitors share: runs whose records are worth looking at."""
+"""Fixtures for the tests of monitors: runs that log varied records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookpoint.callbacks import ModelSaver
 
 @pytest.fixture
 def train_validated(train):
-    """Train with a validation in every second epoch, so that a name comes in the second one. `save` is when to save."""
+    """Train with a validation in every second epoch, so that a new name appears in epoch 2. `save` is the saver's schedule."""
 
     def begin(run):
         run.log(rate=1 / run.epoch)
@@ -32,7 +32,7 @@ def train_validated(train):
 
 @pytest.fixture
 def train_tracked(train_public):
-    """Bring a run to three epochs of four steps, or to where `body(run)` ends it. `saves` is whether each is saved."""
+    """Train three epochs of four steps, or until `body(run)` ends the run. With `saves`, each epoch is saved."""
 
     def go(monitor, body=None, *, saves=True, epochs=3, **given):
         def step(run, batch):

@@ -1,4 +1,4 @@
-"""A resumed run leaves the same records as an uninterrupted one, each once."""
+"""A resumed run writes the same records as an uninterrupted run, each once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CUTS = [(save, cut_at) for save, first in SCHEDULES.items() for cut_at in range(
 
 
 class Measures(Callback):
-    """Validate now and then inside an epoch, and log between passes."""
+    """Validate within epochs, and log between passes."""
 
     def on_trigger(self, run):
         for batch in run.batches([0.25, 0.5], mode="val"):
@@ -27,7 +27,7 @@ class Measures(Callback):
 
 @pytest.fixture(scope="module")
 def train_measured(train):
-    """Train to the end, or until the run is cut off in the middle of an iteration."""
+    """Train to the end, or until an interruption in the middle of an iteration."""
 
     def validate(run):
         for batch in run.batches(range(2), mode="val"):
@@ -50,7 +50,7 @@ def records(workdir):
 def curves(workdir):
     events = EventAccumulator(str(workdir / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     found = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-    return {tag: sorted(curve) for tag, curve in found.items()}  # files of one second are read in any order
+    return {tag: sorted(curve) for tag, curve in found.items()}  # files of the same second are read in any order
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def whole(train_measured, new_disk, tmp_path_factory):
     return folder
 
 
-def test_the_records_are_worth_comparing(whole):
+def test_the_uninterrupted_run_has_all_kinds_of_records(whole):
     assert len(records(whole)) == 14
     assert {tag: len(curve) for tag, curve in curves(whole).items()} == {
         "loss": 5,
@@ -73,7 +73,7 @@ def test_the_records_are_worth_comparing(whole):
 
 
 @pytest.mark.parametrize(("save", "cut_at"), CUTS, ids=str)
-def test_each_record_is_there_once_wherever_the_run_was_cut_off(train_measured, cut_off, disk, tmp_path, whole, save, cut_at):
+def test_each_record_is_written_once_after_an_interruption(train_measured, cut_off, disk, tmp_path, whole, save, cut_at):
     with pytest.raises(cut_off):
         train_measured(tmp_path, disk, save=save, cut_at=cut_at)
     train_measured(tmp_path, disk, save=save)
@@ -81,7 +81,7 @@ def test_each_record_is_there_once_wherever_the_run_was_cut_off(train_measured, 
     assert curves(tmp_path) == curves(whole)
 
 
-def test_each_record_is_there_once_after_many_resumes(train_measured, cut_off, disk, tmp_path, whole):
+def test_each_record_is_written_once_after_many_resumes(train_measured, cut_off, disk, tmp_path, whole):
     for cut_at in (4, 5, 4, 7, 8, 7, 10, 10):
         with pytest.raises(cut_off):
             train_measured(tmp_path, disk, save=Every(steps=3), cut_at=cut_at)
@@ -90,7 +90,7 @@ def test_each_record_is_there_once_after_many_resumes(train_measured, cut_off, d
     assert curves(tmp_path) == curves(whole)
 
 
-def test_a_moving_average_resumes_to_the_last_bit(train_measured, cut_off, disk, tmp_path, whole):
+def test_a_moving_average_resumes_bit_for_bit(train_measured, cut_off, disk, tmp_path, whole):
     with pytest.raises(cut_off):
         train_measured(tmp_path, disk, save=Every(steps=1), cut_at=6)
     train_measured(tmp_path, disk, save=Every(steps=1))
@@ -99,7 +99,7 @@ def test_a_moving_average_resumes_to_the_last_bit(train_measured, cut_off, disk,
     assert len(set(averages[0])) == 5
 
 
-def test_events_tell_what_really_happened(train_measured, cut_off, disk, tmp_path):
+def test_events_of_interrupted_processes_are_kept(train_measured, cut_off, disk, tmp_path):
     with pytest.raises(cut_off):
         train_measured(tmp_path, disk, save=Every(steps=3), cut_at=5)
     train_measured(tmp_path, disk, save=Every(steps=3))
@@ -108,7 +108,7 @@ def test_events_tell_what_really_happened(train_measured, cut_off, disk, tmp_pat
     assert events.index("save") < events.index("exception") < len(events) - events[::-1].index("save")
 
 
-def test_what_is_logged_on_the_way_back_is_not_logged_twice(train, cut_off, disk, tmp_path):
+def test_values_logged_while_resuming_are_not_logged_twice(train, cut_off, disk, tmp_path):
     def logs(run):
         run.log(begun=run.epoch)
         run.put_scalar("put", 1.0)

@@ -1,4 +1,4 @@
-"""What TensorBoard, MLflow and wandb are given."""
+"""Values are converted for TensorBoard, MLflow and wandb."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hookpoint.monitors._chart_values import call_each, finite, to_array, to_pix
         (torch.ones(4, 5, 3, dtype=torch.bfloat16), (4, 5, 3), 255),
     ],
 )
-def test_images_are_pixels_from_0_to_255(image, shape, largest):
+def test_images_become_pixels_from_0_to_255(image, shape, largest):
     pixels = to_pixels("x", image)
     assert (pixels.shape, str(pixels.dtype), pixels.max()) == (shape, "uint8", largest)
 
@@ -41,12 +41,12 @@ def test_nan_is_black_and_does_not_change_other_pixels(value):
 
 
 @pytest.mark.parametrize("kind", ["complex64", "U1", "object"])
-def test_what_is_not_a_real_number_is_refused(kind):
+def test_an_image_of_other_than_real_numbers_raises(kind):
     with pytest.raises(ValueError, match=r"image 'x' has type .*; expected real numbers"):
         to_pixels("x", numpy.ones((2, 2), kind))
 
 
-def test_other_shapes_are_refused():
+def test_an_image_of_another_shape_raises():
     with pytest.raises(ValueError, match=r"image 'x' has shape \(3,\); expected height x width x channels"):
         to_pixels("x", numpy.zeros(3))
 
@@ -55,7 +55,7 @@ def test_tensors_become_arrays():
     assert to_array(torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
 
 
-def test_histograms_are_of_finite_numbers():
+def test_finite_removes_nan_and_infinity():
     assert finite([1.0, float("nan"), float("-inf"), 2.0]).tolist() == [1.0, 2.0]
     assert finite([1, 2]).tolist() == [1, 2]
 

@@ -34,12 +34,12 @@ epoch,loss,rate,val_loss
 """
 
 
-def test_each_epoch_is_a_line(train_validated, tmp_path):
+def test_each_epoch_is_a_row(train_validated, tmp_path):
     train_validated(CSVLogger(), workdir=tmp_path)
     assert (tmp_path / "log.csv").read_text() == WHOLE
 
 
-def test_lines_come_while_it_runs(tmp_path):
+def test_rows_are_written_during_the_run(tmp_path):
     seen = []
     with Loop([CSVLogger()], workdir=tmp_path) as run:
         for _ in run.epochs(3):
@@ -49,12 +49,12 @@ def test_lines_come_while_it_runs(tmp_path):
     assert seen == [0, 2, 3]
 
 
-def test_another_name_and_separator(train_validated, tmp_path):
+def test_file_name_and_separator_can_be_chosen(train_validated, tmp_path):
     train_validated(CSVLogger("mine.tsv", "\t"), workdir=tmp_path, epochs=1)
     assert (tmp_path / "mine.tsv").read_text() == "epoch\tloss\trate\n1\t2.0\t1.0\n"
 
 
-def test_values_are_read_back_as_they_were(tmp_path):
+def test_values_survive_the_round_trip(tmp_path):
     values = {"nan": math.nan, "up": math.inf, "down": -math.inf, "tiny": 5e-324, "third": 1 / 3, "a,b": 0.1, "epoch": 9.0}
     with Loop([CSVLogger()], workdir=tmp_path) as run:
         for _ in run.epochs(1):
@@ -66,7 +66,7 @@ def test_values_are_read_back_as_they_were(tmp_path):
     assert {name: float(value) for name, value in row.items()} == expected
 
 
-def test_an_epoch_that_was_cut_short_counts(tmp_path):
+def test_an_epoch_left_early_has_a_row(tmp_path):
     with Loop([CSVLogger()], workdir=tmp_path) as run:
         for batch in run.batches(range(4)):
             run.log(loss=batch)
@@ -75,7 +75,7 @@ def test_an_epoch_that_was_cut_short_counts(tmp_path):
     assert (tmp_path / "log.csv").read_text() == "epoch,loss\n1,0.5\n"
 
 
-def test_without_a_workdir_it_does_nothing(train_validated, tmp_path, monkeypatch, caplog):
+def test_without_a_workdir_nothing_is_written(train_validated, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     train_validated(CSVLogger())
     assert list(tmp_path.iterdir()) == []
@@ -83,7 +83,7 @@ def test_without_a_workdir_it_does_nothing(train_validated, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("monitor", [CSVLogger, JSONWriter])
-def test_without_a_workdir_two_of_them_write_no_common_file(monitor, caplog):
+def test_without_a_workdir_two_monitors_do_not_conflict(monitor, caplog):
     with Loop([monitor(), monitor()]) as run:
         run.log(loss=1.0)
     assert caplog.messages == []
@@ -98,13 +98,13 @@ def test_a_validation_outside_a_run_is_not_written(train_validated, tmp_path):
     assert (tmp_path / "log.csv").read_text() == WHOLE
 
 
-def test_a_workdir_that_it_makes_is_for_its_owner_alone(train_validated, tmp_path):
+def test_a_new_workdir_is_private(train_validated, tmp_path):
     train_validated(CSVLogger(), workdir=tmp_path / "runs" / "mine", epochs=1)
     assert stat.S_IMODE(os.stat(tmp_path / "runs" / "mine").st_mode) == 0o700
     assert stat.S_IMODE(os.stat(tmp_path / "runs" / "mine" / "log.csv").st_mode) == 0o600
 
 
-# What is there
+# Existing files
 
 
 def test_a_fresh_run_moves_an_old_table_aside(train_validated, tmp_path):
@@ -115,7 +115,7 @@ def test_a_fresh_run_moves_an_old_table_aside(train_validated, tmp_path):
     )
 
 
-def test_append_continues_it(train_validated, tmp_path):
+def test_append_continues_an_existing_table(train_validated, tmp_path):
     train_validated(CSVLogger(), workdir=tmp_path, epochs=1)
     train_validated(CSVLogger(append=True), workdir=tmp_path, epochs=2)
     train_validated(CSVLogger(append=True), workdir=tmp_path, epochs=1)
@@ -124,12 +124,12 @@ def test_append_continues_it(train_validated, tmp_path):
     assert [row["val_loss"] for row in rows(tmp_path / "log.csv")] == ["", "", "0.25", ""]
 
 
-def test_append_without_a_table_begins_one(train_validated, tmp_path):
+def test_append_without_a_table_creates_one(train_validated, tmp_path):
     train_validated(CSVLogger(append=True), workdir=tmp_path)
     assert (tmp_path / "log.csv").read_text() == WHOLE
 
 
-def test_append_false_replaces_it(train_validated, tmp_path):
+def test_append_false_replaces_an_existing_table(train_validated, tmp_path):
     train_validated(CSVLogger(), workdir=tmp_path)
     train_validated(CSVLogger(append=False), workdir=tmp_path, epochs=1)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": "epoch,loss,rate\n1,2.0,1.0\n"}
@@ -145,7 +145,7 @@ def test_a_file_with_other_columns_is_renamed(train_validated, tmp_path, append,
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: path.mkdir(), os.mkfifo])
-def test_anything_but_a_file_is_renamed_unread(train_validated, tmp_path, make):
+def test_links_folders_and_pipes_are_renamed_unread(train_validated, tmp_path, make):
     make(tmp_path / "log.csv")
     train_validated(CSVLogger(append=True), workdir=tmp_path)
     assert (tmp_path / "log.csv").read_text() == WHOLE
@@ -159,14 +159,14 @@ def test_anything_but_a_file_is_renamed_unread(train_validated, tmp_path, make):
 @pytest.mark.parametrize("append", [None, True, False])
 @pytest.mark.parametrize("save", [Every(steps=1), Every(steps=2), Every(epochs=1)], ids=str)
 @pytest.mark.parametrize("cut_at", range(4, 13))
-def test_each_epoch_is_there_once_wherever_the_run_was_cut_off(train_validated, cut_off, disk, tmp_path, save, cut_at, append):
+def test_each_epoch_is_written_once_after_an_interruption(train_validated, cut_off, disk, tmp_path, save, cut_at, append):
     with pytest.raises(cut_off):
         train_validated(CSVLogger(append=append), workdir=tmp_path, cut_at=cut_at, save=save, store=disk)
     train_validated(CSVLogger(append=append), workdir=tmp_path, save=save, store=disk)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": WHOLE}
 
 
-def test_each_epoch_is_there_once_after_many_resumes_of_one_instance(train_validated, cut_off, disk, tmp_path):
+def test_each_epoch_is_written_once_after_many_resumes_of_one_instance(train_validated, cut_off, disk, tmp_path):
     logger = CSVLogger()
     for cut_at in (4, 5, 4, 7, 8, 7, 10, 10):
         with pytest.raises(cut_off):
@@ -176,7 +176,7 @@ def test_each_epoch_is_there_once_after_many_resumes_of_one_instance(train_valid
 
 
 @pytest.mark.parametrize("cut_at", [2, 5, 8])
-def test_rows_of_an_earlier_run_stay_where_they_are_to_be_appended_to(train_validated, cut_off, disk, tmp_path, cut_at):
+def test_a_resumed_run_keeps_the_rows_that_it_was_appended_to(train_validated, cut_off, disk, tmp_path, cut_at):
     train_validated(CSVLogger(), workdir=tmp_path)
     with pytest.raises(cut_off):
         train_validated(CSVLogger(append=True), workdir=tmp_path, cut_at=cut_at, save=Every(steps=1), store=disk)
@@ -184,7 +184,7 @@ def test_rows_of_an_earlier_run_stay_where_they_are_to_be_appended_to(train_vali
     assert (tmp_path / "log.csv").read_text() == WHOLE + WHOLE.partition("\n")[2]
 
 
-def test_an_earlier_table_is_renamed_even_if_the_run_resumes_before_its_first_row(train_validated, cut_off, disk, tmp_path):
+def test_an_earlier_table_is_renamed_if_the_run_resumes_before_its_first_row(train_validated, cut_off, disk, tmp_path):
     train_validated(CSVLogger(), workdir=tmp_path)
     for cut_at in (2, 3):
         with pytest.raises(cut_off):
@@ -193,7 +193,7 @@ def test_an_earlier_table_is_renamed_even_if_the_run_resumes_before_its_first_ro
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(["log.csv", "log.1.csv"], WHOLE)
 
 
-def test_later_rows_than_the_checkpoint_knew_are_cut(train_validated, cut_off, disk, tmp_path):
+def test_rows_after_the_checkpoint_are_cut(train_validated, cut_off, disk, tmp_path):
     with pytest.raises(cut_off):
         train_validated(CSVLogger(), workdir=tmp_path, cut_at=11, save=Every(epochs=2), store=disk)
     assert len(rows(tmp_path / "log.csv")) == 3
@@ -203,21 +203,21 @@ def test_later_rows_than_the_checkpoint_knew_are_cut(train_validated, cut_off, d
     assert (tmp_path / "log.csv").read_text() == "epoch,loss,rate,val_loss,other\n1,2.0,1.0,,\n2,3.0,0.5,0.25,\n3,,,,7.0\n"
 
 
-def test_a_checkpoint_that_does_not_know_of_it(train_validated, disk, tmp_path):
+def test_a_resume_without_state_in_the_checkpoint_continues_the_table(train_validated, disk, tmp_path):
     train_validated(CSVLogger(), workdir=tmp_path, epochs=2, save=Every(epochs=1), store=disk)
     del disk.newest["callbacks"]["CSVLogger"]
     train_validated(CSVLogger(), workdir=tmp_path, save=Every(epochs=1), store=disk)
     assert (tmp_path / "log.csv").read_text() == WHOLE
 
 
-def test_rows_of_later_epochs_are_left_out_from_the_end():
+def test_before_row_removes_rows_of_later_epochs_from_the_end():
     table = [{"epoch": one} for one in ("3", "1", "2", "3", "4")]
     assert [row["epoch"] for row in before_row(table, {"epoch": "3"}, "epoch")] == ["3", "1", "2"]
     assert before_row(table, {"epoch": "9"}, "epoch") == table
     assert before_row([{"epoch": "x"}, {"epoch": ""}], {"epoch": "1"}, "epoch") == [{"epoch": "x"}, {"epoch": ""}]
 
 
-def test_its_state_is_what_is_on_disk_and_what_is_on_its_way(tmp_path):
+def test_state_dict_has_the_rows_on_disk_and_the_pending_values(tmp_path):
     logger, states = CSVLogger(), []
     with Loop([logger], workdir=tmp_path) as run:
         states.append(logger.state_dict())
@@ -234,7 +234,7 @@ def test_its_state_is_what_is_on_disk_and_what_is_on_its_way(tmp_path):
     ]
 
 
-def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
+def test_a_failed_fsync_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
     logger = CSVLogger()
     with Loop([logger], workdir=tmp_path) as run:
         for _ in run.epochs(1):
@@ -246,7 +246,7 @@ def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, c
     assert caplog.messages == ["log.csv may not be on disk: the disk is on fire; a resumed run may lose rows"]
 
 
-# Trouble
+# Failures
 
 
 def test_a_full_disk_does_not_end_the_run_and_loses_no_row(tmp_path):
@@ -275,31 +275,31 @@ print(run.epoch)
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 
-def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(train_validated, tmp_path, caplog):
+def test_an_unwritable_workdir_is_reported_and_the_run_continues(train_validated, tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     assert train_validated(CSVLogger(), workdir=tmp_path / "file").epoch == 4
     assert "CSVLogger failed at on_records: " in caplog.text
 
 
 @pytest.mark.parametrize("filename", ["", ".", "..", "a/b.csv", "/etc/passwd", "a\\b", "a\0b", None, 3])
-def test_a_path_is_refused(filename):
+def test_a_file_name_that_is_a_path_raises(filename):
     with pytest.raises(ValueError, match="filename must be a plain name in the workdir"):
         CSVLogger(filename)
 
 
 @pytest.mark.parametrize("filename", ["run.json", "scalars.jsonl", "checkpoints"])
-def test_the_name_of_another_file_of_the_run_is_refused(filename):
+def test_the_name_of_another_file_of_the_run_raises(filename):
     with pytest.raises(ValueError, match=f"filename='{filename}' is the name of one of the run's own files"):
         CSVLogger(filename)
 
 
-def test_two_loggers_of_one_file_are_not_both_called(train, tmp_path, caplog):
+def test_a_second_logger_of_the_same_file_is_reported_and_not_called(train, tmp_path, caplog):
     train([CSVLogger(), CSVLogger(rows="step")], [{"loss": 0.5}, {"loss": 0.25}], batches=None, workdir=tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": "epoch,loss\n1,0.5\n2,0.25\n"}
     assert "another CSVLogger of this run already writes log.csv" in caplog.text
 
 
-def test_a_file_that_a_json_writer_writes_is_refused(train, tmp_path, caplog):
+def test_the_file_of_a_json_writer_is_reported_and_not_written(train, tmp_path, caplog):
     monitors = [JSONWriter("log.csv"), CSVLogger()]
     train(monitors, [{"loss": 0.5}], batches=None, workdir=tmp_path)
     assert json.loads((tmp_path / "log.csv").read_text())["loss"] == 0.5
@@ -307,7 +307,7 @@ def test_a_file_that_a_json_writer_writes_is_refused(train, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("separator", ["", ",,", '"', "\n", "\r", "a", "1", None])
-def test_what_parts_nothing_is_refused(separator):
+def test_an_invalid_separator_raises(separator):
     with pytest.raises(ValueError, match="separator must be one character"):
         CSVLogger(separator=separator)
 
@@ -326,13 +326,13 @@ step,epoch,rate,loss,val_loss
 """
 
 
-def test_each_log_step_is_a_line(train_validated, tmp_path):
+def test_each_log_step_is_a_row(train_validated, tmp_path):
     train_validated(CSVLogger(rows="step"), workdir=tmp_path, epochs=2, batches=4)
     assert (tmp_path / "log.csv").read_text() == STEPS
 
 
 @pytest.mark.parametrize("cut_at", [3, 6, 7])
-def test_each_step_is_there_once_after_a_resume(train_validated, cut_off, disk, tmp_path, cut_at):
+def test_each_step_is_written_once_after_a_resume(train_validated, cut_off, disk, tmp_path, cut_at):
     given = {"workdir": tmp_path, "epochs": 2, "batches": 4, "save": Every(steps=1), "store": disk}
     with pytest.raises(cut_off):
         train_validated(CSVLogger(rows="step"), cut_at=cut_at, **given)
@@ -341,7 +341,7 @@ def test_each_step_is_there_once_after_a_resume(train_validated, cut_off, disk, 
 
 
 @pytest.mark.parametrize("cut_at", [3, 5, 6, 8])
-def test_a_resumed_epoch_without_a_log_step_has_no_line_for_its_mean(train_validated, cut_off, disk, tmp_path, cut_at):
+def test_a_resumed_epoch_without_a_log_step_has_no_row_for_its_mean(train_validated, cut_off, disk, tmp_path, cut_at):
     (tmp_path / "whole").mkdir()
     train_validated(CSVLogger(rows="step"), workdir=tmp_path / "whole", epochs=2, batches=5)
     given = {"workdir": tmp_path, "epochs": 2, "batches": 5, "save": Every(steps=2), "store": disk}
@@ -351,7 +351,7 @@ def test_a_resumed_epoch_without_a_log_step_has_no_line_for_its_mean(train_valid
     assert (tmp_path / "log.csv").read_text() == (tmp_path / "whole/log.csv").read_text()
 
 
-def test_values_after_the_last_step_and_odd_names_have_a_line(tmp_path):
+def test_values_after_the_last_step_and_reserved_names_have_rows(tmp_path):
     with Loop([CSVLogger(rows="step")], workdir=tmp_path) as run:
         for _ in run.batches(range(3)):
             run.put_scalar("step", 7.0)
@@ -365,14 +365,14 @@ def test_values_after_the_last_step_and_odd_names_have_a_line(tmp_path):
     ]
 
 
-def test_a_table_of_epochs_is_not_continued_in_steps(train_validated, tmp_path):
+def test_a_table_of_epochs_is_not_continued_with_steps(train_validated, tmp_path):
     train_validated(CSVLogger(), workdir=tmp_path)
     train_validated(CSVLogger(rows="step", append=True), workdir=tmp_path, epochs=2, batches=4)
     assert (tmp_path / "log.csv").read_text() == STEPS
     assert (tmp_path / "log.1.csv").read_text() == WHOLE
 
 
-def test_rows_of_something_else_are_refused():
+def test_an_unknown_value_of_rows_raises():
     with pytest.raises(BadOption) as caught:
         CSVLogger(rows="batch")
     assert str(caught.value) == "CSVLogger.rows is 'batch'.\n  choose    'epoch', 'step'"
@@ -387,7 +387,7 @@ def test_values_after_the_last_epoch_have_a_row(tmp_path):
         assert (tmp_path / "log.csv").read_text() == "epoch,loss,accuracy\n1,1.0,\n2,0.5,\n2,,0.75\n"
 
 
-def test_values_of_an_epoch_that_failed_have_no_row(tmp_path):
+def test_a_failed_epoch_has_no_row(tmp_path):
     with pytest.raises(MemoryError), hookpoint.Loop(monitors=[CSVLogger()], workdir=tmp_path) as run:
         for epoch in run.epochs(2):
             run.log(loss=1 / epoch)

@@ -42,7 +42,7 @@ def test_a_new_name_makes_a_column_in_a_new_file(table):
     assert stat.S_IMODE(table.path.stat().st_mode) == 0o600
 
 
-def test_a_reader_never_sees_a_part_of_it(table):
+def test_a_reader_never_sees_an_incomplete_table(table):
     table.append([{"epoch": str(number)} for number in range(100)])
     before, seen = table.path.read_bytes(), []
 
@@ -58,7 +58,7 @@ def test_a_reader_never_sees_a_part_of_it(table):
 
 
 @pytest.mark.parametrize("fails", ["create", "write", "fsync"])
-def test_a_disk_that_fails_leaves_what_was_there(table, fails):
+def test_a_failed_write_leaves_the_table_unchanged(table, fails):
     table.append([{"epoch": "1"}])
 
     def fail(operation, proceed):
@@ -75,7 +75,7 @@ def test_a_disk_that_fails_leaves_what_was_there(table, fails):
 
 
 @pytest.mark.parametrize("torn", [b"2", b"2,0.", b"2,0.5\n9,9"])
-def test_an_incomplete_row_is_written_again(table, torn):
+def test_an_incomplete_row_is_replaced(table, torn):
     table.append([{"epoch": "1", "loss": "1"}])
     with open(table.path, "ab") as file:
         file.write(torn)
@@ -90,7 +90,7 @@ def test_a_missing_file_is_started_over(table):
     assert table.path.read_bytes() == b"epoch,loss\n2,2\n"
 
 
-def test_a_link_in_its_place_is_not_followed(table, tmp_path):
+def test_a_link_in_place_of_the_table_is_not_followed(table, tmp_path):
     other = tmp_path / "other"
     other.write_text("mine\n")
     table.path.unlink()
@@ -101,14 +101,14 @@ def test_a_link_in_its_place_is_not_followed(table, tmp_path):
     assert table.path.read_bytes() == b"epoch\n1\n"
 
 
-def test_a_pipe_in_its_place_is_not_waited_for(tmp_path):
+def test_a_pipe_in_place_of_the_table_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "log.csv")
     assert CsvTable(tmp_path / "log.csv").read() == []
 
 
 @pytest.mark.parametrize("name", ["a,b", 'a"b', "a\nb", "a\r\nb", "a\rb", "=1+1", "snow ☃", " a ", ""])
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_names_may_hold_anything(tmp_path, name, separator):
+def test_column_names_may_contain_any_character(tmp_path, name, separator):
     table = CsvTable(tmp_path / "log.csv", separator)
     table.replace([], ["epoch"])
     table.append([{"epoch": "1", name: "0.5"}])
@@ -117,14 +117,14 @@ def test_names_may_hold_anything(tmp_path, name, separator):
     assert CsvTable(tmp_path / "log.csv", separator).read() == rows(table, separator)
 
 
-def test_a_name_that_cannot_be_encoded(tmp_path):
+def test_characters_that_cannot_be_encoded_are_replaced(tmp_path):
     table = CsvTable(tmp_path / "log.csv")
     table.replace([], ["epoch", "a\ud800"])
     table.append([{"epoch": "1", "a\ud800": "2"}])
     assert rows(table) == [{"epoch": "1", "a?": "2"}]
 
 
-def test_moving_aside_takes_a_free_name(table, tmp_path):
+def test_rotate_renames_to_a_free_name(table, tmp_path):
     for expected in ("log.1.csv", "log.2.csv"):
         table.replace([], ["epoch", expected])
         table.rotate()
@@ -132,7 +132,7 @@ def test_moving_aside_takes_a_free_name(table, tmp_path):
     assert not table.path.exists()
 
 
-def test_it_can_be_synced_whether_or_not_it_is_there(table, tmp_path):
+def test_sync_works_without_a_file(table, tmp_path):
     table.sync()
     CsvTable(tmp_path / "none.csv").sync()
     CsvTable(tmp_path / "no" / "none.csv").sync()

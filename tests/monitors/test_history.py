@@ -19,14 +19,14 @@ def rounded(history):
     return {name: pytest.approx(values) for name, values in history.items()}
 
 
-def test_each_epoch_is_in_the_lists(train_validated):
+def test_each_epoch_is_appended_to_the_lists(train_validated):
     history = History()
     train_validated(history)
     assert history.epoch == [1, 2, 3, 4]
     assert history.history == rounded(WHOLE)
 
 
-def test_a_fresh_run_starts_over_and_leaves_the_old_lists_alone(train_validated):
+def test_a_fresh_run_has_new_lists(train_validated):
     history = History()
     train_validated(history)
     before = history.history
@@ -38,7 +38,7 @@ def test_a_fresh_run_starts_over_and_leaves_the_old_lists_alone(train_validated)
 
 @pytest.mark.parametrize("save", [Every(steps=1), Every(steps=2), Every(epochs=1)], ids=str)
 @pytest.mark.parametrize("cut_at", range(4, 13))
-def test_a_resumed_run_continues_it(train_validated, cut_off, disk, save, cut_at):
+def test_a_resumed_run_continues_the_lists(train_validated, cut_off, disk, save, cut_at):
     with pytest.raises(cut_off):
         train_validated(History(), cut_at=cut_at, save=save, store=disk)
     history = History()
@@ -47,7 +47,7 @@ def test_a_resumed_run_continues_it(train_validated, cut_off, disk, save, cut_at
     assert history.history == rounded(WHOLE)
 
 
-def test_an_epoch_that_was_cut_short_counts():
+def test_an_epoch_left_early_is_appended():
     history = History()
     with Loop([history]) as run:
         for _ in run.epochs(2):
@@ -58,7 +58,7 @@ def test_an_epoch_that_was_cut_short_counts():
     assert (history.epoch, history.history) == ([1, 2], {"loss": [0.5, 0.5]})
 
 
-def test_a_validation_outside_a_run_is_left_out(train_validated):
+def test_a_validation_outside_a_run_is_not_appended(train_validated):
     history = History()
     train_validated(history, epochs=1)
     with Loop([history], run_points=False) as run:

@@ -20,7 +20,7 @@ from hookpoint.monitors.json_writer import append, end_of_kept_lines
 
 @pytest.fixture
 def write(train):
-    """Train with these callbacks in this workdir; each step logs its batch as the loss."""
+    """Train with the given callbacks; each step logs its batch as the loss."""
 
     def go(workdir, callbacks=None, *, batches=4, log_every=2, **given):
         options = {"step": lambda run, batch: run.log(loss=batch), "workdir": workdir, "log_every": log_every}
@@ -58,19 +58,19 @@ def test_each_record_is_a_line(tmp_path):
     ]
 
 
-def test_times_are_those_of_logging(write, tmp_path):
+def test_record_times_are_the_times_of_logging(write, tmp_path):
     write(tmp_path, epochs=2)
     times = [row["time"] for row in rows(tmp_path / "scalars.jsonl")]
     assert times == sorted(times)
     assert abs(times[-1] - os.stat(tmp_path / "scalars.jsonl").st_mtime) < 60
 
 
-def test_a_line_begins_with_where_the_run_stood(write, tmp_path):
+def test_a_line_begins_with_the_clocks_of_the_run(write, tmp_path):
     write(tmp_path)
     assert list(rows(tmp_path / "scalars.jsonl")[0]) == ["step", "iteration", "epoch", "time", "at", "loss"]
 
 
-def test_what_is_written_can_be_read_back(tmp_path):
+def test_values_survive_the_round_trip(tmp_path):
     values = {"nan": math.nan, "up": math.inf, "down": -math.inf, "tiny": 5e-324, "third": 1 / 3, "zero": 0.0}
     with Loop([JSONWriter()], workdir=tmp_path) as run:
         run.log(values)
@@ -79,7 +79,7 @@ def test_what_is_written_can_be_read_back(tmp_path):
     assert {name: row[name] for name in values if name in row} == {k: v for k, v in values.items() if k != "nan"}
 
 
-def test_numbers_that_are_not_finite_are_strings_that_any_reader_of_json_takes(tmp_path):
+def test_non_finite_numbers_are_written_as_strings(tmp_path):
     with Loop([JSONWriter()], workdir=tmp_path) as run:
         run.log(a=math.nan, b=math.inf, c=-math.inf)
     refuse = {"parse_constant": lambda constant: pytest.fail(f"{constant} is not JSON")}
@@ -87,7 +87,7 @@ def test_numbers_that_are_not_finite_are_strings_that_any_reader_of_json_takes(t
     assert [row[name] for name in "abc"] == ["nan", "inf", "-inf"]
 
 
-def test_metrics_with_the_name_of_a_key_get_a_prefix(tmp_path):
+def test_metrics_with_reserved_names_get_a_prefix(tmp_path):
     with Loop([JSONWriter()], workdir=tmp_path) as run:
         run.log(time=1.0, step=2.0, epoch=3.0, at=4.0, iteration=6.0, loss=5.0)
     (row,) = read_scalars(tmp_path / "scalars.jsonl")
@@ -96,7 +96,7 @@ def test_metrics_with_the_name_of_a_key_get_a_prefix(tmp_path):
     assert [row[f"values/{name}"] for name in ("time", "step", "epoch", "at", "iteration")] == [1.0, 2.0, 3.0, 4.0, 6.0]
 
 
-def test_names_may_hold_anything(tmp_path):
+def test_names_may_contain_any_character(tmp_path):
     names = ['"quoted"', "new\nline", "snow ☃", "{brace}", "\\"]
     with Loop([JSONWriter()], workdir=tmp_path) as run:
         run.log(dict.fromkeys(names, 1.0))
@@ -104,7 +104,7 @@ def test_names_may_hold_anything(tmp_path):
     assert set(names) <= set(row)
 
 
-def test_events_are_lines_of_their_own_file(tmp_path):
+def test_events_are_written_to_a_separate_file(tmp_path):
     with Loop([JSONWriter()], workdir=tmp_path) as run:
         run.put_event("note", text="hello", nan=math.nan, deep={"a": [1, (math.inf, None)]}, path=Path("x"), step="mine")
         for _ in run.epochs(2):
@@ -146,13 +146,13 @@ def test_the_file_may_have_another_name(write, tmp_path):
 
 
 @pytest.mark.parametrize("filename", ["", ".", "..", "a/b.jsonl", "/etc/passwd", "a\\b", "a\0b", None, 3])
-def test_a_path_is_refused(filename):
+def test_a_file_name_that_is_a_path_raises(filename):
     with pytest.raises(ValueError, match="JSONWriter: filename must be a plain name in the workdir"):
         JSONWriter(filename)
 
 
 @pytest.mark.parametrize("filename", ["events.jsonl", "run.json", "checkpoints"])
-def test_the_name_of_another_file_of_the_run_is_refused(filename):
+def test_the_name_of_another_file_of_the_run_raises(filename):
     with pytest.raises(ValueError, match=f"filename='{filename}' is the name of one of the run's own files"):
         JSONWriter(filename)
 
@@ -163,14 +163,14 @@ def test_two_writers_write_each_event_once(write, tmp_path):
     assert rows(tmp_path / "scalars.jsonl") == rows(tmp_path / "more.jsonl")
 
 
-def test_two_writers_of_one_file_are_not_both_called(write, tmp_path, caplog):
+def test_a_second_writer_of_the_same_file_is_reported_and_not_called(write, tmp_path, caplog):
     write(tmp_path, [JSONWriter(), JSONWriter()])
     write(tmp_path / "one")
     assert len(rows(tmp_path / "scalars.jsonl")) == len(rows(tmp_path / "one/scalars.jsonl"))
     assert "another JSONWriter of this run already writes scalars.jsonl" in caplog.text
 
 
-def test_without_a_workdir_it_does_nothing(write, tmp_path, monkeypatch):
+def test_without_a_workdir_nothing_is_written(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(None)
     assert list(tmp_path.iterdir()) == []
@@ -186,12 +186,12 @@ def test_a_validation_outside_a_run_is_not_written(write, tmp_path):
     assert (tmp_path / "scalars.jsonl").read_text() == before
 
 
-def test_a_workdir_that_it_makes_is_for_its_owner_alone(write, tmp_path):
+def test_a_new_workdir_is_private(write, tmp_path):
     write(tmp_path / "runs" / "mine")
     assert stat.S_IMODE(os.stat(tmp_path / "runs" / "mine").st_mode) == 0o700
 
 
-def test_a_workdir_that_is_there_keeps_its_mode(write, tmp_path):
+def test_an_existing_workdir_keeps_its_mode(write, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
@@ -220,7 +220,7 @@ def test_a_file_with_only_an_incomplete_line_is_started_over(write, tmp_path):
     assert len(rows(path)) == 3
 
 
-def test_a_killed_run_leaves_every_line_that_was_handed_over(tmp_path):
+def test_a_killed_run_keeps_every_line_that_was_drained(tmp_path):
     program = """
 import os, sys
 from hookpoint.core.loop.loop import Loop
@@ -260,7 +260,7 @@ print(run.iteration)
     assert [row["loss"] for row in read_scalars(tmp_path / "scalars.jsonl") if row["at"] == "step"] == [0, 1, 2, 5, 6, 7, 8, 9]
 
 
-def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(write, tmp_path, caplog):
+def test_an_unwritable_workdir_is_reported_and_the_run_continues(write, tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     run = write(tmp_path / "file", batches=50, log_every=1)
     assert run.iteration == 50
@@ -271,14 +271,14 @@ def test_a_workdir_that_cannot_be_written_is_given_up_with_a_message(write, tmp_
 
 
 def resumed_at(step, state=None):
-    """Return a writer of a run that resumes at this step, with this state if given."""
+    """Return a writer for a run that resumes at `step`, with `state` if given."""
 
     class Resumes(JSONWriter):
         def on_run_begin(self, run):
             run._clocks.step = run._clocks.iteration = step
             run._clocks.epoch, run.resuming = min(step, 1), True
             super().on_run_begin(run)
-            run._clocks.epoch = 0  # the epoch is opened again
+            run._clocks.epoch = 0  # the epoch begins again
             if state is not None:
                 self.load_state_dict(state)
 
@@ -289,7 +289,7 @@ def values(path):
     return [(row["at"], row["step"], row["loss"]) for row in rows(path)]
 
 
-def test_without_a_size_a_resumed_run_cuts_what_came_after_the_step_it_starts_from(write, tmp_path):
+def test_without_saved_sizes_lines_after_the_checkpoints_step_are_cut(write, tmp_path):
     write(tmp_path, batches=10, log_every=1)
     path = tmp_path / "scalars.jsonl"
     path.write_text(path.read_text() + '{"torn')
@@ -314,8 +314,8 @@ def test_events_are_never_cut(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [3, 4, 5])
-def test_a_file_is_cut_to_the_size_it_had_even_between_two_records_of_one_step(write, tmp_path, kept):
-    write(tmp_path, batches=4, log_every=1)  # the last step has a row of its own, and that of the epoch
+def test_a_file_is_cut_to_its_saved_size_even_within_one_step(write, tmp_path, kept):
+    write(tmp_path, batches=4, log_every=1)  # the last step has its own row and the row of the epoch
     path = tmp_path / "scalars.jsonl"
     size = sum(map(len, path.read_bytes().splitlines(keepends=True)[:kept]))
     write(tmp_path, [resumed_at(4, {"sizes": {"scalars.jsonl": size}})], batches=1, log_every=1)
@@ -326,19 +326,19 @@ def test_a_file_is_cut_to_the_size_it_had_even_between_two_records_of_one_step(w
 @pytest.mark.parametrize(
     "state", [{}, {"sizes": {"other.jsonl": 10}}, {"sizes": {"scalars.jsonl": 10**9}}, {"sizes": {"scalars.jsonl": 7}}]
 )
-def test_a_size_that_is_not_of_this_file_counts_for_nothing(write, tmp_path, state):
+def test_a_size_that_does_not_fit_the_file_is_ignored(write, tmp_path, state):
     write(tmp_path, batches=4, log_every=1)
     write(tmp_path, [resumed_at(2, state)], batches=1, log_every=1)
     assert [row[1] for row in values(tmp_path / "scalars.jsonl")] == [1, 2, 3, 3]
 
 
-def test_a_run_that_was_saved_before_it_logged_anything_starts_with_an_empty_file(write, tmp_path):
+def test_a_checkpoint_from_before_the_first_line_empties_the_file(write, tmp_path):
     write(tmp_path, batches=4, log_every=1)
     write(tmp_path, [resumed_at(0, {"sizes": {"scalars.jsonl": 0}})], batches=1, log_every=1)
     assert [row[1] for row in values(tmp_path / "scalars.jsonl")] == [1, 1]
 
 
-def test_its_state_is_the_size_of_whole_lines_on_disk(tmp_path):
+def test_state_dict_is_the_size_of_complete_lines_on_disk(tmp_path):
     writer, states = JSONWriter(), []
     with Loop([writer], workdir=tmp_path, log_every=1) as run:
         states.append(writer.state_dict())
@@ -353,7 +353,7 @@ def test_its_state_is_the_size_of_whole_lines_on_disk(tmp_path):
     assert states == [{"sizes": {"scalars.jsonl": 0}}, *[{"sizes": {"scalars.jsonl": whole}}] * 2]
 
 
-def test_its_state_before_the_first_line_of_a_resumed_run_is_what_the_file_will_be_cut_to(write, tmp_path):
+def test_a_resumed_writer_keeps_its_state_until_its_first_line(write, tmp_path):
     write(tmp_path, batches=4, log_every=1)
     path = tmp_path / "scalars.jsonl"
     before = path.read_bytes()
@@ -370,7 +370,7 @@ def test_without_a_workdir_there_is_no_state(write):
     assert writer.state_dict() == {}
 
 
-def test_a_disk_that_fails_does_not_fail_the_checkpoint(write, tmp_path, monkeypatch, caplog):
+def test_a_failed_fsync_does_not_fail_the_checkpoint(write, tmp_path, monkeypatch, caplog):
     writer = JSONWriter()
     write(tmp_path, [writer])
     monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("the disk is on fire")))
@@ -378,7 +378,7 @@ def test_a_disk_that_fails_does_not_fail_the_checkpoint(write, tmp_path, monkeyp
     assert caplog.messages == ["scalars.jsonl may not be on disk: the disk is on fire; a resumed run may lose lines"]
 
 
-def test_every_file_is_synced(tmp_path, monkeypatch):
+def test_state_dict_syncs_every_file(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
     writer = JSONWriter()
@@ -392,7 +392,7 @@ def test_every_file_is_synced(tmp_path, monkeypatch):
     assert synced == [path.stat().st_ino for path in files]
 
 
-def test_cutting_keeps_lines_that_are_not_ours(tmp_path):
+def test_cutting_keeps_lines_of_other_programs(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text('# hello\n{"step": 1}\n[]\n{"step": 3}\n{"step": 2}\n')
     with open(path, "rb") as file:
@@ -401,14 +401,14 @@ def test_cutting_keeps_lines_that_are_not_ours(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "end"), [("", 0), ("a", 0), ("a\n", 2), ("a\nb", 2), ("a\nb\n", 4)])
-def test_an_incomplete_line_does_not_count(tmp_path, text, end):
+def test_an_incomplete_line_is_not_kept(tmp_path, text, end):
     path = tmp_path / "file"
     path.write_text(text)
     with open(path, "rb") as file:
         assert end_of_kept_lines(file, Moment(0, None, 9), None) == end
 
 
-def test_appending_nothing_makes_no_file(tmp_path):
+def test_appending_nothing_creates_no_file(tmp_path):
     append(tmp_path / "none", [])
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""MLflowMonitor with the real client and a real database, read back with the client."""
+"""MLflowMonitor writes to a real database, which the tests read with MLflow's client."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def test_values_settings_and_status_are_in_the_database(go, client, tmp_path, ur
     assert capfd.readouterr() == ("", "")
 
 
-def test_times_are_those_of_the_records(go, client, tmp_path):
+def test_metrics_have_the_times_of_the_records(go, client, tmp_path):
     go(epochs=1)
     metrics = client.get_metric_history(run_id(tmp_path), "loss")
     found = client.get_run(run_id(tmp_path))
     assert all(abs(metric.timestamp - found.info.end_time) < 60_000 for metric in metrics)
 
 
-def test_validation_single_values_and_what_is_not_finite(uri, client, tmp_path):
+def test_validation_values_single_values_and_non_finite_values_are_stored(uri, client, tmp_path):
     with Loop([MLflowMonitor(uri)], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(1):
             for _ in run.batches([1, 2]):
@@ -121,7 +121,7 @@ def test_validation_single_values_and_what_is_not_finite(uri, client, tmp_path):
     }
 
 
-def test_two_metrics_with_one_name_in_mlflow_are_reported_once(go, caplog):
+def test_metrics_that_collide_in_mlflow_are_reported_once(go, caplog):
     go(lambda run: run.log({"error@1": 0.25, "error#1": 0.5}), epochs=1)
     assert [message for message in caplog.messages if "one metric" in message] == [
         "MLflow stores 'error#1', 'error@1' as one metric, error_1; rename all but one",
@@ -130,13 +130,13 @@ def test_two_metrics_with_one_name_in_mlflow_are_reported_once(go, caplog):
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "/", "a/", "//", "a//b", "./x", "snow ☃", "x" * 300, "a\nb", "$(id)"])
-def test_every_name_becomes_one_that_mlflow_takes(name):
+def test_every_name_is_converted_to_a_valid_mlflow_name(name):
     from mlflow.utils.validation import _validate_metric_name
 
     _validate_metric_name(metric_name(name))
 
 
-def test_images_and_texts_are_files(uri, client, tmp_path):
+def test_images_and_texts_are_artifacts(uri, client, tmp_path):
     with Loop([MLflowMonitor(uri)], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(1):
             run.put_text("../no/te", "hello\nthere")
@@ -157,7 +157,7 @@ def test_images_and_texts_are_files(uri, client, tmp_path):
         assert (image.size, image.getpixel((0, 0))) == ((5, 4), (255, 255, 255))
 
 
-def test_one_bad_image_does_not_keep_the_rest_back(uri, client, tmp_path, caplog):
+def test_an_invalid_image_does_not_block_other_records(uri, client, tmp_path, caplog):
     with Loop([MLflowMonitor(uri)], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(1):
             run.put_image("bad", numpy.ones(3))
@@ -168,7 +168,7 @@ def test_one_bad_image_does_not_keep_the_rest_back(uri, client, tmp_path, caplog
     assert any("image 'bad' has shape (3,)" in message for message in caplog.messages)
 
 
-def test_without_an_address_it_is_a_database_in_the_workdir(go, tmp_path, monkeypatch):
+def test_without_an_address_a_database_in_the_workdir_is_used(go, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     go(monitor=MLflowMonitor(), workdir="mine", epochs=1, saves=False)
@@ -180,7 +180,7 @@ def test_without_an_address_it_is_a_database_in_the_workdir(go, tmp_path, monkey
     assert {"mlflow.db", "mlflow.json"} <= {path.name for path in (tmp_path / "mine").iterdir()}
 
 
-def test_the_variable_of_mlflow_says_where(go, uri, client, tmp_path, monkeypatch):
+def test_mlflows_environment_variables_are_used(go, uri, client, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "theirs")
     go(monitor=MLflowMonitor(), epochs=1)
@@ -190,7 +190,7 @@ def test_the_variable_of_mlflow_says_where(go, uri, client, tmp_path, monkeypatc
 # The end of a run
 
 
-def test_a_failure(go, client, tmp_path):
+def test_a_failed_run_is_marked_failed(go, client, tmp_path):
     def fail(run):
         raise ValueError("no https://me:pw@host")
 
@@ -201,14 +201,14 @@ def test_a_failure(go, client, tmp_path):
     assert found.data.tags["hookpoint.ending"] == "ValueError: no https://***@host"
 
 
-def test_a_signal(go, client, tmp_path):
+def test_a_run_ended_by_a_signal_is_marked_killed(go, client, tmp_path):
     with pytest.raises(SystemExit):
         go(lambda run: run.step == 3 and os.kill(os.getpid(), signal.SIGTERM))
     found = client.get_run(run_id(tmp_path))
     assert (found.info.status, found.data.tags["hookpoint.ending"]) == ("KILLED", "SIGTERM")
 
 
-def test_a_stop(go, client, tmp_path):
+def test_a_stopped_run_is_marked_finished_with_the_reason(go, client, tmp_path):
     go(lambda run: run.stop("MaxSteps: enough"))
     found = client.get_run(run_id(tmp_path))
     assert (found.info.status, found.data.tags["hookpoint.ending"]) == ("FINISHED", "MaxSteps: enough")
@@ -220,11 +220,11 @@ def test_a_stop(go, client, tmp_path):
 
 def drain(run):
     if run.current_iteration == 3:
-        run.monitors.drain()  # so that the checkpoint knows the run
+        run.monitors.drain()  # so that the checkpoint contains the run id
 
 
 @pytest.mark.parametrize("lost", [None, "file", "state"])
-def test_a_resumed_run_continues_the_same_run_and_sends_each_value_once(cut_off, go, uri, client, tmp_path, lost):
+def test_a_resumed_run_continues_the_same_mlflow_run(cut_off, go, uri, client, tmp_path, lost):
     with pytest.raises(cut_off):
         go(drain, cut_at=7, monitor=MLflowMonitor(uri, name="other" if lost == "state" else None))
     before = run_id(tmp_path)
@@ -238,7 +238,7 @@ def test_a_resumed_run_continues_the_same_run_and_sends_each_value_once(cut_off,
     assert_whole(client, found)
 
 
-def test_an_extended_run_continues_the_same_run(go, client, tmp_path):
+def test_an_extended_run_continues_the_same_mlflow_run(go, client, tmp_path):
     go(epochs=2)
     before = run_id(tmp_path)
     go(epochs=3)
@@ -246,22 +246,22 @@ def test_an_extended_run_continues_the_same_run(go, client, tmp_path):
     assert_whole(client, client.get_run(before))
 
 
-def test_a_fresh_run_in_the_same_folder_is_a_new_one(go, tmp_path):
+def test_a_fresh_run_in_the_same_folder_creates_a_new_mlflow_run(go, tmp_path):
     go(epochs=1)
     before = run_id(tmp_path)
     go(epochs=1, resume="never")
     assert run_id(tmp_path) != before
 
 
-def test_a_fresh_run_after_a_kill_is_a_new_one_where_there_was_a_checkpoint(go, tmp_path):
+def test_a_fresh_run_after_a_killed_saved_run_creates_a_new_mlflow_run(go, tmp_path):
     go(epochs=1)
     state = json.loads((tmp_path / "mlflow.json").read_text())
-    (tmp_path / "mlflow.json").write_text(json.dumps({**state, "is_over": False}))  # as a kill leaves it
+    (tmp_path / "mlflow.json").write_text(json.dumps({**state, "is_over": False}))  # as after a kill
     go(epochs=1, resume="never")
     assert run_id(tmp_path) != state["run_id"]
 
 
-def test_a_run_that_is_gone_is_replaced(go, client, tmp_path, caplog):
+def test_a_deleted_mlflow_run_is_replaced(go, client, tmp_path, caplog):
     go(epochs=1)
     before = run_id(tmp_path)
     client.delete_run(before)
@@ -285,7 +285,7 @@ with Loop([MLflowMonitor(sys.argv[1])], workdir=sys.argv[2], log_every=2, extra_
 """
 
 
-def test_a_kill_before_the_first_checkpoint(go, uri, client, tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_is_continued(go, uri, client, tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, uri, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     before = run_id(tmp_path)
@@ -300,7 +300,7 @@ def test_a_kill_before_the_first_checkpoint(go, uri, client, tmp_path):
 # Failures
 
 
-def test_a_dead_server_is_left_alone(go, tmp_path, monkeypatch, caplog):
+def test_an_unreachable_server_is_reported_and_not_retried(go, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
     monitor = MLflowMonitor("http://me:pw@127.0.0.1:1")
@@ -312,7 +312,7 @@ def test_a_dead_server_is_left_alone(go, tmp_path, monkeypatch, caplog):
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
 
 
-def test_nothing_is_left_behind(go, tmp_path):
+def test_no_threads_or_environment_variables_are_left_behind(go, tmp_path):
     before, environment = set(threading.enumerate()), dict(os.environ)
     go(epochs=1)
     for thread in set(threading.enumerate()) - before:
@@ -321,34 +321,34 @@ def test_nothing_is_left_behind(go, tmp_path):
     assert dict(os.environ) == environment
 
 
-def test_without_a_workdir_and_an_address_it_says_that_it_does_nothing(go, monkeypatch, caplog):
+def test_without_a_workdir_and_an_address_a_warning_is_logged(go, monkeypatch, caplog):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert go(monitor=MLflowMonitor(), workdir=None, saves=False).step == 12
     assert caplog.messages.count("MLflowMonitor does nothing without a workdir or a tracking_uri") == 1
 
 
-def test_a_validation_outside_a_run_is_left_out(uri, tmp_path):
+def test_a_validation_outside_a_run_is_not_sent(uri, tmp_path):
     with core_loop.Loop([MLflowMonitor(uri)], workdir=tmp_path, run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
             run.log(loss=1.0)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_mlflow_it_says_what_to_install(monkeypatch):
+def test_without_mlflow_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     message = "MLflowMonitor needs MLflow, which is not installed.\n  run       pip install 'hookpoint[mlflow]'"
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
         MLflowMonitor()
 
 
-def test_without_sqlalchemy_it_says_what_to_install(uri, monkeypatch):
+def test_without_sqlalchemy_the_error_says_what_to_install(uri, monkeypatch):
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     with pytest.raises(ImportError, match=r"database needs sqlalchemy: pip install 'hookpoint\[mlflow\]'"):
         load(uri)
 
 
 @pytest.mark.parametrize("uri", ["file:///tmp/x", "mlruns", "./mlruns"])
-def test_files_are_refused(uri):
+def test_file_uris_raise(uri):
     with pytest.raises(ValueError, match=r"MLflow no longer stores runs in files\.\n  write     tracking_uri=\"sqlite:"):
         MLflowMonitor(uri)
 
@@ -362,6 +362,6 @@ def test_files_are_refused(uri):
         ({"params": [1]}, "params must be a dict, got [1]."),
     ],
 )
-def test_invalid_arguments_are_refused(given, message):
+def test_invalid_arguments_raise(given, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         MLflowMonitor(**given)

@@ -1,4 +1,4 @@
-"""The projector's files, read back with TensorBoard's own plugin."""
+"""The projector's files are read back with TensorBoard's own plugin."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config_of(folder):
 
 
 class Projector:
-    """TensorBoard's plugin on a folder, asked as the browser asks it."""
+    """TensorBoard's projector plugin on a folder, with the requests of a browser."""
 
     def __init__(self, folder):
         multiplexer = EventMultiplexer().AddRunsFromDirectory(str(folder))
@@ -65,7 +65,7 @@ def test_the_plugin_serves_the_points_and_their_labels(tmp_path, kind):
     assert projector.get("/metadata", run=".", name="outputs") == b"cat\ndog\n"
 
 
-def test_columns_have_a_header_and_labels_stay_on_their_line(tmp_path):
+def test_columns_have_a_header_and_labels_stay_on_one_line(tmp_path):
     labels = {"word": ["a\tb\nc", "", "ö"], "count": numpy.arange(3)}
     folder = write(tmp_path, ("a", torch.zeros(3, 1), labels))
     assert Projector(folder).get("/metadata", run=".", name="a").decode() == "word\tcount\na b c\t0\n-\t1\nö\t2\n"
@@ -78,12 +78,12 @@ def test_images_are_served_as_a_sprite(tmp_path):
     for name in ("a", "gray"):
         sprite = Image.open(io.BytesIO(Projector(folder).get("/sprite_image", run=".", name=name)))
         assert sprite.size == (18, 12)
-        assert sprite.getpixel((1, 5)) == (200, 200, 200)  # the fourth of three in a row
+        assert sprite.getpixel((1, 5)) == (200, 200, 200)  # the fourth image, with three per row
         assert sprite.getpixel((7, 5)) == (0, 0, 0)
     assert list(config_of(folder).embeddings[0].sprite.single_image_dim) == [6, 4]
 
 
-def test_a_later_embedding_replaces_one_with_the_same_name(tmp_path):
+def test_a_later_embedding_replaces_an_earlier_one_of_the_same_name(tmp_path):
     folder = write(tmp_path, ("a", torch.zeros(3, 2), list("abc")), ("b", torch.ones(1, 1)), ("a", torch.ones(2, 2)))
     assert [(one.tensor_name, list(one.tensor_shape), one.metadata_path) for one in config_of(folder).embeddings] == [
         ("b", [1, 1], ""),
@@ -92,7 +92,7 @@ def test_a_later_embedding_replaces_one_with_the_same_name(tmp_path):
     assert Projector(folder).tensor("a", 2).tolist() == [[1, 1], [1, 1]]
 
 
-def test_a_name_is_never_a_path(tmp_path):
+def test_a_name_is_never_used_as_a_path(tmp_path):
     name = "../../x\n'\"/é"
     folder = write(tmp_path / "run", (name, torch.ones(1, 2), ["x"]))
     assert Projector(folder).tensor(name, 2).tolist() == [[1, 1]]
@@ -125,7 +125,7 @@ def test_later_changes_of_the_matrix_have_no_effect(tmp_path):
         ((torch.zeros(2, 2), None, torch.zeros(3, 4, 4)), r"images have shape \(3, 4, 4\); expected 2 images"),
     ],
 )
-def test_wrong_arguments_are_refused_where_they_are_given(arguments, text):
+def test_invalid_arguments_raise_in_put_embedding(arguments, text):
     with Loop() as run, pytest.raises(errors.BadValue, match=text):
         run.put_embedding("a", *arguments)
 
@@ -139,14 +139,14 @@ def test_wrong_arguments_are_refused_where_they_are_given(arguments, text):
         ((torch.zeros(1, 1), None, torch.zeros(1, 9000, 4)), "TensorBoard shows at most 8192"),
     ],
 )
-def test_what_tensorboard_cannot_show_is_a_warning_and_writes_nothing(tmp_path, caplog, arguments, text):
+def test_an_embedding_that_tensorboard_cannot_show_is_only_warned_about(tmp_path, caplog, arguments, text):
     caplog.set_level(logging.WARNING, "hookpoint")
     folder = write(tmp_path, ("a", *arguments), ("b", torch.ones(1, 1)))
     assert text in caplog.text
     assert [one.tensor_name for one in config_of(folder).embeddings] == ["b"]
 
 
-def test_a_config_that_somebody_broke_is_named_and_kept(tmp_path, caplog):
+def test_an_unreadable_config_is_reported_and_kept(tmp_path, caplog):
     (tmp_path / "tensorboard").mkdir()
     config = tmp_path / "tensorboard" / "projector_config.pbtxt"
     config.write_text("embeddings {")
@@ -155,14 +155,14 @@ def test_a_config_that_somebody_broke_is_named_and_kept(tmp_path, caplog):
     assert config.read_text() == "embeddings {"
 
 
-def test_entries_of_others_stay(tmp_path):
+def test_entries_of_other_programs_are_kept(tmp_path):
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "projector_config.pbtxt").write_text('embeddings { tensor_name: "mine" tensor_path: "x.tsv" }')
     folder = write(tmp_path, ("a", torch.ones(1, 1)))
     assert [one.tensor_name for one in config_of(folder).embeddings] == ["mine", "a"]
 
 
-def test_after_a_failure_at_any_file_operation_all_named_files_fit_each_other(tmp_path, monkeypatch):
+def test_files_stay_consistent_after_a_failure_at_any_file_operation(tmp_path, monkeypatch):
     plain, failed = _fs_calls.perform, 0
     for last in range(1, 200):
         folder = write(tmp_path / str(last), ("a", torch.zeros(3, 2), list("abc")))

@@ -23,7 +23,7 @@ from hookpoint.monitors import RemoteMonitor
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Keep what is posted, and answer with the server's `code`."""
+    """Keep the posted requests, and answer with the server's `code`."""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -62,7 +62,7 @@ def server():
 
 
 class Drain(Callback):
-    """Let each epoch be posted before the next one begins."""
+    """Wait until each epoch is posted before the next one begins."""
 
     def on_epoch_begin(self, run):
         run.monitors.drain()
@@ -70,7 +70,7 @@ class Drain(Callback):
 
 @pytest.fixture
 def post(train):
-    """Train so many epochs, each of which logs a loss and a rate."""
+    """Train `epochs` epochs, each of which logs a loss and a rate."""
 
     def go(callbacks, *, epochs=2):
         begin = lambda run: run.log(rate=1 / run.epoch)  # noqa: E731
@@ -93,7 +93,7 @@ def test_each_epoch_is_posted_as_json(post, server, caplog):
     assert caplog.messages == []
 
 
-def test_a_form_has_it_in_a_field(post, server):
+def test_a_form_has_the_values_in_a_field(post, server):
     post([RemoteMonitor(server.root, "/x", "field", send_as_json=False)], epochs=1)
     ((path, headers, body),) = server.got
     assert path == "/x"
@@ -110,7 +110,7 @@ def test_headers_are_sent(post, server):
     assert headers["Content-Type"] == "application/x-mine"
 
 
-def test_numbers_that_are_not_finite_are_strings(server):
+def test_non_finite_numbers_are_posted_as_strings(server):
     with Loop([RemoteMonitor(server.root)]) as run:
         for _ in run.epochs(1):
             run.log(a=math.nan, b=math.inf, c=-math.inf, epoch=7.0)
@@ -123,7 +123,7 @@ def test_numbers_that_are_not_finite_are_strings(server):
     "name", ["; touch PWNED", "$(id)", "`id`", "a\r\nHost: evil", "{__class__}", "{run.store}", '"', "snow ☃", "&x=1"]
 )
 @pytest.mark.parametrize("send_as_json", [True, False])
-def test_names_may_hold_anything(server, name, send_as_json):
+def test_names_may_contain_any_character(server, name, send_as_json):
     with Loop([RemoteMonitor(server.root, send_as_json=send_as_json)]) as run:
         for _ in run.epochs(1):
             run.log({name: 0.5})
@@ -133,7 +133,7 @@ def test_names_may_hold_anything(server, name, send_as_json):
     assert json.loads(body if send_as_json else parse_qs(body)["data"][0]) == {"epoch": 1, name: 0.5}
 
 
-def test_a_validation_outside_a_run_is_left_out(post, server):
+def test_a_validation_outside_a_run_is_not_posted(post, server):
     monitor = RemoteMonitor(server.root)
     with Loop([monitor], run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
@@ -147,7 +147,7 @@ def test_a_validation_outside_a_run_is_left_out(post, server):
     [(Every(steps=2), 3, 1), (Every(steps=1), 5, 2), (Every(steps=1), 9, 3), (Every(epochs=1), 5, 2), (Every(epochs=1), 8, 3)],
     ids=str,
 )
-def test_a_resumed_epoch_has_what_it_logged_before_the_checkpoint(train, cut_off, new_disk, server, save, cut_at, first):
+def test_a_resumed_epoch_includes_values_from_before_the_checkpoint(train, cut_off, new_disk, server, save, cut_at, first):
     class Validates(Callback):
         def on_trigger(self, run):
             for batch in run.batches([1.0, 2.0], mode="val"):
@@ -177,25 +177,25 @@ def test_a_resumed_epoch_has_what_it_logged_before_the_checkpoint(train, cut_off
     assert list(resumed) == list(range(first, 4))
 
 
-def test_a_pickled_one_posts(post, server):
+def test_a_pickled_monitor_posts(post, server):
     post([pickle.loads(pickle.dumps(RemoteMonitor(server.root)))], epochs=1)
     assert len(server.got) == 1
 
 
-def test_no_proxy_is_used_for_this_machine(post, server, monkeypatch):
+def test_no_proxy_is_used_for_localhost(post, server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     post([RemoteMonitor(server.root)], epochs=1)
     assert len(server.got) == 1
 
 
-# A server that does not
+# A server that fails
 
 
 def messages(caplog):
     return [message for message in caplog.messages if "RemoteMonitor" in message]
 
 
-def test_one_that_answers_500_is_given_up_after_three_times(post, server, caplog):
+def test_a_server_that_answers_500_is_given_up_after_three_failures(post, server, caplog):
     server.code = 500
     assert post([RemoteMonitor(server.root), Drain()], epochs=5).step == 15
     what = f"RemoteMonitor failed at on_records: ConnectionError: {server.root} responded 500 Internal Server Error"
@@ -207,7 +207,7 @@ def test_one_that_answers_500_is_given_up_after_three_times(post, server, caplog
     assert len(server.got) == 3
 
 
-def test_one_that_comes_back_is_posted_to_again(post, server, caplog):
+def test_a_server_that_recovers_gets_later_epochs(post, server, caplog):
     class Heals(Callback):
         def on_epoch_begin(self, run):
             server.code = 500 if run.epoch < 3 else 200
@@ -217,13 +217,13 @@ def test_one_that_comes_back_is_posted_to_again(post, server, caplog):
     assert len(messages(caplog)) == 2
 
 
-def test_every_epoch_of_a_batch_is_tried(post, server, caplog):
+def test_all_queued_epochs_are_tried_after_a_failure(post, server, caplog):
     server.code = 500
     post([RemoteMonitor(server.root)], epochs=4)
     assert [json.loads(body)["epoch"] for *_, body in server.got][-1] == 4
 
 
-def test_one_that_refuses_does_not_end_the_run(post, caplog):
+def test_a_refused_connection_does_not_end_the_run(post, caplog):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert post([RemoteMonitor(f"http://127.0.0.1:{port}")]).step == 6
@@ -231,7 +231,7 @@ def test_one_that_refuses_does_not_end_the_run(post, caplog):
     assert "Connection refused" in caplog.text
 
 
-def test_an_answer_that_leads_elsewhere_is_not_followed(post, server, caplog):
+def test_a_redirect_is_not_followed(post, server, caplog):
     with serving() as other:
         server.code, server.location = 302, f"{other.root}/steal"
         post([RemoteMonitor(server.root, headers={"Authorization": "Bearer mine"})], epochs=1)
@@ -241,7 +241,7 @@ def test_an_answer_that_leads_elsewhere_is_not_followed(post, server, caplog):
 
 @contextmanager
 def accepting(answer=None):
-    """A server that takes connections, and answers with these bytes or never; yields its address and an event."""
+    """A server that accepts connections and sends `answer`, or nothing; yields its address and an event."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         came, connections, is_over = threading.Event(), [], threading.Event()
         server.settimeout(0.05)
@@ -269,13 +269,13 @@ def accepting(answer=None):
 
 
 @pytest.mark.parametrize("answer", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 \r\n\r\n", b"\0" * 100_000])
-def test_one_that_answers_with_garbage_does_not_end_the_run(post, caplog, answer):
+def test_an_invalid_response_does_not_end_the_run(post, caplog, answer):
     with accepting(answer) as (root, _):
         assert post([RemoteMonitor(root)]).step == 6
     assert f"{root} did not accept an epoch: " in caplog.text
 
 
-def test_one_that_does_not_speak_tls_does_not_end_the_run(post, caplog):
+def test_a_server_without_tls_does_not_end_the_run(post, caplog):
     with accepting(b"HTTP/1.1 400 Bad Request\r\n\r\n") as (root, _):
         root = root.replace("http:", "https:")
         assert post([RemoteMonitor(root)]).step == 6
@@ -283,13 +283,13 @@ def test_one_that_does_not_speak_tls_does_not_end_the_run(post, caplog):
     assert "SSL" in caplog.text
 
 
-def test_one_that_never_answers_is_given_up_on(post, caplog):
+def test_a_server_that_never_answers_times_out(post, caplog):
     with accepting() as (root, _):
         assert post([RemoteMonitor(root, timeout_seconds=0.1)], epochs=1).step == 3
     assert f"{root} did not accept an epoch: timed out" in caplog.text
 
 
-def test_one_that_never_answers_does_not_hold_up_the_run(post, monkeypatch, caplog):
+def test_a_server_that_never_answers_does_not_block_the_run(post, monkeypatch, caplog):
     monkeypatch.setattr(monitors, "DRAIN_SECONDS", 0.01)
     monkeypatch.setattr(delivery, "LINGER_SECONDS", 0.0)
     with accepting() as (root, came):
@@ -309,7 +309,7 @@ def test_one_that_never_answers_does_not_hold_up_the_run(post, monkeypatch, capl
     assert re.fullmatch(r"RemoteMonitor was too slow: 100\d records did not reach it within 0.01 s", left)
     assert re.fullmatch(r"RemoteMonitor was too slow: the oldest \d+ records were dropped", dropped)
     for thread in threading.enumerate():
-        if thread.name == "hookpoint RemoteMonitor":  # now that the server is gone it has its end
+        if thread.name == "hookpoint RemoteMonitor":  # it ends now that the server is closed
             thread.join(60)
 
 
@@ -324,7 +324,7 @@ def test_messages_contain_no_secrets(post, server, caplog):
 # Arguments
 
 
-def test_the_address_of_keras():
+def test_the_default_address_is_that_of_keras():
     assert RemoteMonitor().address == "http://localhost:9000/publish/epoch/end/"
     assert RemoteMonitor("https://x/", "y").address == RemoteMonitor("https://x", "/y").address == "https://x/y"
 
@@ -356,13 +356,13 @@ def test_the_address_of_keras():
         ({"timeout_seconds": True}, r"timeout_seconds must be a number > 0, got True"),
     ],
 )
-def test_mistakes_are_refused(given, says):
+def test_invalid_arguments_raise(given, says):
     with pytest.raises(ValueError, match=says) as caught:
         RemoteMonitor(**given)
     assert "secret" not in str(caught.value)
 
 
-def test_another_machine_may_be_trusted():
+def test_allow_http_permits_unencrypted_addresses():
     assert RemoteMonitor("http://10.0.0.1:9000", allow_http=True).address.startswith("http://10.0.0.1")
 
 

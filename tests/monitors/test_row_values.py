@@ -14,7 +14,7 @@ def end(epoch):
     return Record("event", {"epoch_end": {"complete": True}}, step=9, epoch=epoch)
 
 
-def test_an_epoch_is_one_row():
+def test_the_values_of_an_epoch_form_one_row():
     values = EpochValues()
     taken = [
         values.take(one)

@@ -20,7 +20,7 @@ from hookpoint.monitors import ScalarPrinter
 
 @pytest.fixture
 def train_printed(train):
-    """Train so many epochs, and validate after each."""
+    """Train `epochs` epochs, and validate after each."""
 
     def step(run, batch):
         run.log(loss=torch.tensor(batch / 7), accuracy=0.5)
@@ -35,7 +35,7 @@ def train_printed(train):
     return go
 
 
-def test_an_epoch_is_one_line_with_everything_it_logged(train_printed, capsys):
+def test_an_epoch_is_one_line_with_all_its_values(train_printed, capsys):
     train_printed([LambdaCallback(on_epoch_end=lambda run: run.log(zeta=1e-10)), ScalarPrinter()])
     written = capsys.readouterr()
     assert written.out == ""
@@ -45,13 +45,13 @@ def test_an_epoch_is_one_line_with_everything_it_logged(train_printed, capsys):
     )
 
 
-def test_what_is_logged_before_the_first_batch_belongs_to_the_epoch(train_printed, capsys):
+def test_values_logged_before_the_first_batch_belong_to_the_epoch(train_printed, capsys):
     train_printed([LambdaCallback(on_epoch_begin=lambda run: run.log(rate=run.epoch)), ScalarPrinter(whitelist=["rate"])])
     assert capsys.readouterr().err == "epoch 1/2  rate: 1\nepoch 2/2  rate: 2\n"
 
 
 @pytest.mark.parametrize(("save", "cut_at"), [(Every(steps=2), 3), (Every(steps=1), 4), (Every(epochs=1), 5)], ids=str)
-def test_a_resumed_epoch_has_what_it_logged_before_the_checkpoint(train_public, cut_off, tmp_path, capsys, save, cut_at):
+def test_a_resumed_epoch_includes_values_from_before_the_checkpoint(train_public, cut_off, tmp_path, capsys, save, cut_at):
     def go(workdir, **given):
         begin = lambda run: run.log(rate=1 / run.epoch)  # noqa: E731
         step = lambda run, batch: run.log(loss=batch / 7)  # noqa: E731
@@ -68,7 +68,7 @@ def test_a_resumed_epoch_has_what_it_logged_before_the_checkpoint(train_public, 
     assert "rate: 1 " in f"{whole[0]} "
 
 
-def test_an_epoch_is_printed_when_it_is_over_not_when_the_next_one_is(capsys):
+def test_an_epoch_is_printed_as_soon_as_it_ends(capsys):
     with Loop([ScalarPrinter()]) as run:
         for _ in run.epochs():
             for _ in run.batches(range(3)):
@@ -79,7 +79,7 @@ def test_an_epoch_is_printed_when_it_is_over_not_when_the_next_one_is(capsys):
         assert capsys.readouterr().err == "epoch 1 (cut short)  loss: 1\n"
 
 
-def test_what_is_logged_after_the_last_epoch_is_printed_too(capsys):
+def test_values_logged_after_the_last_epoch_are_printed(capsys):
     with Loop([ScalarPrinter()]) as run:
         for _ in run.batches(range(3)):
             run.log(loss=1.0)
@@ -87,7 +87,7 @@ def test_what_is_logged_after_the_last_epoch_is_printed_too(capsys):
     assert capsys.readouterr().err == "epoch 1  loss: 1\nafter the last epoch  test: 2\n"
 
 
-def test_an_epoch_that_an_exception_interrupts_is_named(capsys):
+def test_an_epoch_interrupted_by_an_exception_is_labeled(capsys):
     with pytest.raises(ValueError, match="bad sample"), Loop([ScalarPrinter()]) as run:
         for epoch in run.epochs(5):
             for value in run.batches([1.0, 2.0]):
@@ -103,7 +103,7 @@ def test_steps_are_printed_when_requested(train_printed, capsys):
     assert capsys.readouterr().err == "step 2  accuracy: 0.5  loss: 0.071429\nstep 4  accuracy: 0.5  loss: 0.35714\n"
 
 
-def test_nothing_is_printed_when_nothing_is_requested(train_printed, capsys):
+def test_nothing_is_printed_without_steps_and_epochs(train_printed, capsys):
     train_printed([ScalarPrinter(enable_epoch=False)])
     assert capsys.readouterr() == ("", "")
 
@@ -121,18 +121,18 @@ def test_nothing_is_printed_when_nothing_is_requested(train_printed, capsys):
     ],
     ids=range(7),
 )
-def test_lists_of_patterns_choose_names(train_printed, capsys, lists, names):
+def test_whitelist_and_blacklist_select_names(train_printed, capsys, lists, names):
     train_printed([ScalarPrinter(**lists)], epochs=1)
     assert set(re.findall(r"(\w+):", capsys.readouterr().err)) == names
 
 
-def test_numbers_that_are_not_finite_are_printed(capsys):
+def test_non_finite_numbers_are_printed(capsys):
     with Loop([ScalarPrinter()]) as run:
         run.log(a=float("nan"), b=float("-inf"))
     assert capsys.readouterr().err == "after the last epoch  a: nan  b: -inf\n"
 
 
-def test_names_cannot_move_the_cursor(capsys):
+def test_control_characters_in_names_are_replaced(capsys):
     with Loop([ScalarPrinter()]) as run:
         run.log({"a\x1b[2J\nb": 1.0})
     assert capsys.readouterr().err == "after the last epoch  a?[2J?b: 1\n"
@@ -156,7 +156,7 @@ def test_a_narrow_terminal_gets_more_lines(train_printed, monkeypatch, columns, 
     assert written.splitlines() == lines
 
 
-def test_a_second_run_does_not_print_what_the_first_one_left(capsys):
+def test_a_second_run_does_not_print_values_of_the_first(capsys):
     printer = ScalarPrinter()
     with Loop([printer], run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
@@ -166,7 +166,7 @@ def test_a_second_run_does_not_print_what_the_first_one_left(capsys):
     assert capsys.readouterr().err == "after the last epoch  x: 1\n"
 
 
-def test_the_lines_are_the_same_every_time(train_printed, capsys):
+def test_the_output_is_deterministic(train_printed, capsys):
     written = set()
     for _ in range(20):
         train_printed([ScalarPrinter(enable_step=True)], epochs=3, batches=7, log_every=1)
@@ -184,7 +184,7 @@ def test_every_nth_epoch_and_the_last_are_printed(train_printed, capsys):
     assert lines[1] == "epoch 4/5  val_loss: 4.9383e+05"
 
 
-def test_what_an_epoch_that_is_not_printed_logged_is_not_printed_later(capsys):
+def test_values_of_skipped_epochs_are_not_printed_later(capsys):
     with Loop([ScalarPrinter(every_n_epochs=2)]) as run:
         for epoch in run.epochs(4):
             run.log({f"value{epoch}": 1.0})
@@ -192,7 +192,7 @@ def test_what_an_epoch_that_is_not_printed_logged_is_not_printed_later(capsys):
 
 
 @pytest.mark.parametrize("every", [0, -1, 2.5, True, "2"])
-def test_an_invalid_number_of_epochs_is_refused(every):
+def test_an_invalid_number_of_epochs_raises(every):
     with pytest.raises(BadSchedule) as caught:
         ScalarPrinter(every_n_epochs=every)
     assert str(caught.value) == f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every!r}."
@@ -200,6 +200,6 @@ def test_an_invalid_number_of_epochs_is_refused(every):
 
 @pytest.mark.parametrize("argument", ["whitelist", "blacklist"])
 @pytest.mark.parametrize("patterns", [["("], "*", 3, [None]])
-def test_what_is_not_a_regular_expression_is_refused(argument, patterns):
+def test_an_invalid_regular_expression_raises(argument, patterns):
     with pytest.raises(BadArgument, match=f"{argument} must be a list of regular expressions"):
         ScalarPrinter(**{argument: patterns})

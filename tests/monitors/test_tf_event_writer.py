@@ -58,13 +58,13 @@ def test_scalars_are_curves_over_steps(tmp_path):
 
 
 @pytest.mark.parametrize("subfolder", ["..", "a/../../b", "/tmp/tensorboard", "a\0b", None, 3])
-def test_a_folder_outside_the_workdir_is_refused(subfolder):
+def test_a_folder_outside_the_workdir_raises(subfolder):
     with pytest.raises(ValueError, match="TFEventWriter: subfolder must be a folder inside the workdir"):
         TFEventWriter(subfolder)
 
 
 @pytest.mark.parametrize("subfolder", ["checkpoints", "checkpoints/tensorboard", "./run.json"])
-def test_the_name_of_another_file_of_the_run_is_refused(subfolder):
+def test_the_name_of_another_file_of_the_run_raises(subfolder):
     with pytest.raises(ValueError, match=f"subfolder='{subfolder}' is the name of one of the run's own files"):
         TFEventWriter(subfolder)
 
@@ -75,12 +75,12 @@ def test_a_folder_may_be_nested(tmp_path):
     assert scalars(tmp_path / "logs/tensorboard") == {"error": [(0, 0.5)]}
 
 
-def test_times_are_those_of_logging(tmp_path):
+def test_event_times_are_the_times_of_logging(tmp_path):
     events = send(tmp_path, lambda run: run.log(x=1.0))
     assert abs(events.Scalars("x")[0].wall_time - os.stat(tmp_path / "tensorboard").st_mtime) < 60
 
 
-def test_numbers_that_are_not_finite_are_written(tmp_path):
+def test_non_finite_numbers_are_written(tmp_path):
     events = send(tmp_path, lambda run: run.log(a=float("nan"), b=float("inf")))
     assert numpy.isnan(events.Scalars("a")[0].value)
     assert events.Scalars("b")[0].value == float("inf")
@@ -133,7 +133,7 @@ def test_events_are_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_record_that_cannot_be_written_does_not_take_others_with_it(tmp_path, caplog):
+def test_an_invalid_record_does_not_block_other_records(tmp_path, caplog):
     def put(run):
         run.log(before=1.0)
         run.put_image("bad", numpy.zeros(3))
@@ -150,12 +150,12 @@ def test_the_folder_may_have_another_name(tmp_path):
     assert scalars(tmp_path / "tb") == {"x": [(0, 1.0)]}
 
 
-def test_a_workdir_that_it_makes_is_for_its_owner_alone(tmp_path):
+def test_a_new_workdir_is_private(tmp_path):
     send(tmp_path / "mine", lambda run: run.log(x=1.0))
     assert stat.S_IMODE(os.stat(tmp_path / "mine").st_mode) == 0o700
 
 
-def test_without_a_workdir_it_does_nothing(tmp_path, monkeypatch):
+def test_without_a_workdir_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Loop([TFEventWriter()]) as run:
         run.log(x=1.0)
@@ -205,7 +205,7 @@ def test_there_is_no_warning_without_a_workdir(monkeypatch, caplog):
 
 
 def resumed_at(step, state=None):
-    """Return a writer of a run that resumes at this step, with this state if given."""
+    """Return a writer for a run that resumes at `step`, with `state` if given."""
 
     class Resumes(TFEventWriter):
         def on_run_begin(self, run):
@@ -219,7 +219,7 @@ def resumed_at(step, state=None):
 
 
 def write_losses(tmp_path, writer, steps, loss, save_at=None):
-    """Log `loss` at each step, and as another value after it; return the writer's state between the two at `save_at`."""
+    """Log `loss` at each step, and as `after` after it; return the writer's state between the two at step `save_at`."""
     state = None
     with Loop([writer], workdir=tmp_path, log_every=1) as run:
         for _ in range(steps):
@@ -236,19 +236,19 @@ def files(tmp_path):
     return sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
 
 
-def test_without_sizes_a_resumed_run_hides_what_came_after_the_step_it_starts_from(tmp_path):
+def test_without_saved_sizes_values_after_the_checkpoints_step_are_hidden(tmp_path):
     write_losses(tmp_path, TFEventWriter(), 8, -1.0)
     write_losses(tmp_path, resumed_at(4), 4, 1.0)
     assert scalars(tmp_path / "tensorboard")["loss"] == [(step, -1.0 if step <= 4 else 1.0) for step in range(1, 9)]
 
 
-def test_files_are_cut_to_the_sizes_they_had_even_between_two_records_of_one_step(tmp_path):
+def test_files_are_cut_to_their_saved_sizes_even_within_one_step(tmp_path):
     state = write_losses(tmp_path, TFEventWriter(), 6, -1.0, save_at=4)
     ((name, size),) = state["sizes"].items()
     assert size < (tmp_path / "tensorboard" / name).stat().st_size
     writer = resumed_at(4, state)
     with Loop([writer], workdir=tmp_path, log_every=1) as run:
-        run.put_scalar("after", 1.0)  # comes again, as the checkpoint was made before it
+        run.put_scalar("after", 1.0)  # logged again: the checkpoint is from before it
         for _ in range(2):
             for _ in run.batches([0]):
                 run.log(loss=1.0)
@@ -258,7 +258,7 @@ def test_files_are_cut_to_the_sizes_they_had_even_between_two_records_of_one_ste
     assert found["after"] == [(step, -1.0 if step < 4 else 1.0) for step in range(1, 7)]
 
 
-def test_files_that_came_after_the_checkpoint_are_removed(tmp_path):
+def test_files_created_after_the_checkpoint_are_removed(tmp_path):
     state = write_losses(tmp_path, TFEventWriter(), 4, -1.0, save_at=2)
     known = files(tmp_path)
     write_losses(tmp_path, resumed_at(2, state), 1, -2.0)
@@ -269,14 +269,14 @@ def test_files_that_came_after_the_checkpoint_are_removed(tmp_path):
     assert scalars(tmp_path / "tensorboard")["loss"] == [(1, -1.0), (2, -1.0), (3, 3.0), (4, 3.0)]
 
 
-def test_a_run_that_was_saved_before_it_logged_anything_starts_with_no_files(tmp_path):
+def test_a_checkpoint_from_before_the_first_record_removes_all_files(tmp_path):
     write_losses(tmp_path, TFEventWriter(), 3, -1.0)
     write_losses(tmp_path, resumed_at(0, {"sizes": {}}), 1, 1.0)
     assert scalars(tmp_path / "tensorboard")["loss"] == [(1, 1.0)]
     assert len(files(tmp_path)) == 1
 
 
-def test_a_record_that_a_kill_tore_is_cut_off(tmp_path):
+def test_a_torn_record_is_cut(tmp_path):
     state = write_losses(tmp_path, TFEventWriter(), 2, -1.0, save_at=2)
     ((name, size),) = state["sizes"].items()
     path = tmp_path / "tensorboard" / name
@@ -285,7 +285,7 @@ def test_a_record_that_a_kill_tore_is_cut_off(tmp_path):
     assert scalars(tmp_path / "tensorboard")["loss"] == [(1, -1.0), (2, -1.0), (3, 1.0)]
 
 
-def test_a_file_that_is_shorter_than_it_was_is_left_as_it_is(tmp_path):
+def test_a_file_shorter_than_its_saved_size_is_not_changed(tmp_path):
     write_losses(tmp_path, TFEventWriter(), 2, -1.0)
     (name,) = files(tmp_path)
     before = (tmp_path / "tensorboard" / name).read_bytes()
@@ -300,7 +300,7 @@ def test_files_of_another_folder_are_not_removed(tmp_path):
     assert set(known) < set(files(tmp_path))
 
 
-def test_files_that_others_write_in_this_process_are_left_alone(tmp_path):
+def test_files_of_other_writers_in_this_process_are_not_touched(tmp_path):
     state = write_losses(tmp_path, TFEventWriter(), 2, -1.0, save_at=1)
     other = SummaryWriter(str(tmp_path / "tensorboard"))
     other.add_scalar("theirs", 1.0, 1)
@@ -312,7 +312,7 @@ def test_files_that_others_write_in_this_process_are_left_alone(tmp_path):
     assert "notes.txt" in files(tmp_path)
 
 
-def test_its_state_before_the_first_record_of_a_resumed_run_is_what_the_files_will_be_cut_to(tmp_path):
+def test_a_resumed_writer_keeps_its_state_until_its_first_record(tmp_path):
     state = write_losses(tmp_path, TFEventWriter(), 4, -1.0, save_at=2)
     before = {path.name: path.read_bytes() for path in (tmp_path / "tensorboard").iterdir()}
     writer = resumed_at(2, state)
@@ -328,7 +328,7 @@ def test_without_a_workdir_there_is_no_state():
         assert writer.state_dict() == {}
 
 
-def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
+def test_a_failed_fsync_does_not_fail_the_checkpoint(tmp_path, monkeypatch, caplog):
     writer = TFEventWriter()
     with Loop([writer], workdir=tmp_path, log_every=1) as run:
         for _ in run.batches([0]):
@@ -340,7 +340,7 @@ def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, c
     assert caplog.messages == ["TensorBoard's files may not be on disk: the disk is on fire; a resumed run may lose values"]
 
 
-def test_a_killed_run_leaves_what_was_handed_over(tmp_path):
+def test_a_killed_run_keeps_every_value_that_was_drained(tmp_path):
     program = """
 import os, sys
 from hookpoint import Loop as WholeLoop
@@ -359,7 +359,7 @@ with Loop([TFEventWriter()], workdir=sys.argv[1], log_every=1) as run:
     assert scalars(tmp_path / "tensorboard") == {"loss": [(step, step - 1.0) for step in range(1, 51)]}
 
 
-def test_a_resumed_writer_keeps_the_open_file_of_another_one(tmp_path):
+def test_a_resumed_writer_keeps_the_open_file_of_another_writer(tmp_path):
     def train(epochs):
         writers = [TFEventWriter(name="first"), TFEventWriter(name="second")]
         with WholeLoop([ModelSaver()], monitors=writers, extra_callbacks=[], workdir=tmp_path, log_every=1) as run:
@@ -375,7 +375,7 @@ def test_a_resumed_writer_keeps_the_open_file_of_another_one(tmp_path):
     assert not tf_event_writer._in_use
 
 
-def test_nothing_is_left_open(tmp_path):
+def test_no_writer_or_thread_is_left_open(tmp_path):
     writer = TFEventWriter()
     for _ in range(2):
         with Loop([writer], workdir=tmp_path) as run:
@@ -385,7 +385,7 @@ def test_nothing_is_left_open(tmp_path):
     assert len(scalars(tmp_path / "tensorboard")["x"]) == 2
 
 
-def test_histograms_leave_out_what_is_not_finite(tmp_path, caplog):
+def test_histograms_leave_out_non_finite_values(tmp_path, caplog):
     def put(run):
         run.put_histogram("some", torch.tensor([1.0, torch.nan, 3.0, torch.inf]))
         for _ in range(5):
@@ -400,7 +400,7 @@ def test_histograms_leave_out_what_is_not_finite(tmp_path, caplog):
     assert caplog.messages == []
 
 
-def test_a_text_with_a_graph_is_a_graph_too(tmp_path):
+def test_a_text_with_a_graph_is_also_written_as_a_graph(tmp_path):
     class Words(str):
         graph_def = GraphDef(node=[NodeDef(name="conv", op="Conv2d")]).SerializeToString()
 
@@ -409,15 +409,15 @@ def test_a_text_with_a_graph_is_a_graph_too(tmp_path):
     assert events.Tensors("model/text_summary")[0].tensor_proto.string_val == [b"a small one"]
 
 
-def test_many_resumes_in_a_second_leave_every_value(tmp_path, monkeypatch):
+def test_many_resumes_within_a_second_keep_every_value(tmp_path, monkeypatch):
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(7))
     write_losses(tmp_path, TFEventWriter(), 1, 0.0)
-    for step in range(1, 6):  # the numbers in the names of files have one digit, then two: 10 would come before 9
+    for step in range(1, 6):  # the numbers in file names reach two digits: 10 would sort before 9
         write_losses(tmp_path, resumed_at(step), 1, float(step))
     assert scalars(tmp_path / "tensorboard")["loss"] == [(step + 1, float(step)) for step in range(6)]
 
 
-def test_a_clock_that_was_set_back_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_file_from_the_future_delays_the_writer_only_briefly(tmp_path, monkeypatch):
     monkeypatch.setattr(tf_event_writer, "MAX_WAIT_SECONDS", 0.1)
     write_losses(tmp_path, TFEventWriter(), 2, 0.0)
     (written,) = (tmp_path / "tensorboard").iterdir()

@@ -1,4 +1,4 @@
-"""What the monitors of tracking services share: the file that identifies the remote run, and the environment."""
+"""Monitors of tracking services share a file that identifies the remote run, and the handling of the environment."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_the_file_identifies_the_run_without_secrets(tmp_path):
         ({"step": "x"}, (None, -1)),
     ],
 )
-def test_a_fresh_run_resumes_one_that_was_killed_before_its_first_checkpoint(tmp_path, changes, opened):
+def test_a_fresh_run_continues_a_run_killed_before_its_first_checkpoint(tmp_path, changes, opened):
     (tmp_path / "json.json").write_text(json.dumps({**FILE, **changes}))
     assert go(tmp_path).opened == [opened]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "7", "null", '{"run_id": "abc"}'])
-def test_a_damaged_file_counts_as_none(tmp_path, content):
+def test_a_damaged_file_is_ignored(tmp_path, content):
     (tmp_path / "json.json").write_text(content)
     assert go(tmp_path).opened == [(None, -1)]
 
@@ -94,7 +94,7 @@ def test_variables_are_set_for_the_run_unless_the_user_has_set_them(tmp_path):
     assert "HOOKPOINT_NEW" not in os.environ
 
 
-def test_an_event_is_a_line_without_secrets():
+def test_an_event_is_one_line_without_secrets():
     fields = {"reason": "loss is low", "by": None, "url": "https://me:pw@host"}
     assert event_lines(Record("event", {"stop": fields}, step=8, epoch=1)) == {
         "stop": "step 8, reason=loss is low, url=https://***@host"

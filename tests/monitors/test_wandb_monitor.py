@@ -1,4 +1,4 @@
-"""WandbMonitor with the real client, offline; what it wrote is read back with wandb's own messages."""
+"""WandbMonitor uses the real client, offline; the tests read its files with wandb's own message classes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def no_account(tmp_path_factory, monkeypatch):
 
 
 def records(path):
-    """Yield the messages of a .wandb file: a log of LevelDB's form, for which wandb 0.31 has no reader in Python."""
+    """Yield the messages of a .wandb file, a LevelDB log; wandb 0.31 has no Python reader for it."""
     from wandb.proto import wandb_internal_pb2
 
     data, position, parts = path.read_bytes(), 7, b""
@@ -72,7 +72,7 @@ def values(items):
 
 
 def written(folder):
-    """Return what is in the files of the wandb runs in a workdir, the oldest first."""
+    """Return the contents of the wandb runs in a workdir, oldest first."""
     found = []
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime):
         config, rows, summary, exit_code, run = {}, {}, {}, None, None
@@ -94,7 +94,7 @@ def written(folder):
 
 @pytest.fixture
 def go(train_tracked):
-    """Bring a run in this folder to three epochs of four steps, or to where `body` ends it."""
+    """Train three epochs of four steps in a folder, or until `body` ends the run."""
 
     def start(folder, body=None, *, monitor=None, **given):
         return train_tracked(monitor or WandbMonitor("mine", mode="offline"), body, workdir=folder, **given)
@@ -146,12 +146,12 @@ def test_values_settings_and_exit_code_are_in_the_file(go, tmp_path, capfd, capl
 
 
 def children():
-    """Return the commands of this process's children that are wandb's."""
+    """Return the commands of this process's wandb children."""
     done = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True, check=False)
     return [line for line in done.stdout.splitlines() if "wandb" in line]
 
 
-def test_images_histograms_and_texts(tmp_path):
+def test_images_histograms_and_texts_are_stored(tmp_path):
     with Loop([WandbMonitor("mine", mode="offline")], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(1):
             run.put_image("face", numpy.ones((4, 5, 3)))
@@ -177,7 +177,7 @@ def test_images_histograms_and_texts(tmp_path):
 # The end of a run
 
 
-def test_a_failure_and_a_resume_are_one_run_with_each_row_once(go, tmp_path):
+def test_a_failed_and_resumed_run_is_one_wandb_run_with_each_row_once(go, tmp_path):
     def cut(run):
         if run.current_iteration == 7:
             raise ValueError("no https://me:pw@host")
@@ -193,7 +193,7 @@ def test_a_failure_and_a_resume_are_one_run_with_each_row_once(go, tmp_path):
     assert_rows(second.rows, [8, 10, 12])
 
 
-def test_a_signal_and_a_fresh_start(go, tmp_path):
+def test_a_fresh_start_after_a_signal_is_a_new_wandb_run(go, tmp_path):
     with pytest.raises(SystemExit):
         go(tmp_path, lambda run: run.step == 3 and os.kill(os.getpid(), signal.SIGTERM))
     go(tmp_path, lambda run: run.stop("MaxSteps: enough"), resume="never")
@@ -224,7 +224,7 @@ with Loop([WandbMonitor(mode="offline")], workdir=sys.argv[1], log_every=2, extr
 """
 
 
-def test_a_kill_before_the_first_checkpoint(go, tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_is_continued(go, tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     go(tmp_path)
@@ -241,7 +241,7 @@ def test_a_kill_before_the_first_checkpoint(go, tmp_path):
 # Online or offline
 
 
-def test_without_a_key_it_is_offline_and_says_so_once(go, tmp_path, caplog):
+def test_without_an_api_key_the_run_is_offline_and_warns_once(go, tmp_path, caplog):
     for folder in ("a", "b"):
         go(tmp_path / folder, monitor=WandbMonitor(), saves=False, epochs=1)
         assert written(tmp_path / folder)[0].project == "hookpoint"
@@ -249,7 +249,7 @@ def test_without_a_key_it_is_offline_and_says_so_once(go, tmp_path, caplog):
     assert messages == [f"WandbMonitor: no API key, writing to {tmp_path}/a/wandb; `wandb sync` can upload the run later"]
 
 
-def test_a_server_that_is_not_there_means_offline(go, tmp_path, caplog):
+def test_an_unreachable_server_makes_the_run_offline(go, tmp_path, caplog):
     settings = {"base_url": "http://127.0.0.1:1", "api_key": "a" * 40, "init_timeout": 1.0}
     assert go(tmp_path, monitor=WandbMonitor("mine", settings=settings), saves=False).step == 12
     (found,) = written(tmp_path)
@@ -259,7 +259,7 @@ def test_a_server_that_is_not_there_means_offline(go, tmp_path, caplog):
     assert children() == []
 
 
-def test_online_without_a_key_is_refused_before_the_run(go, tmp_path, caplog):
+def test_online_mode_without_an_api_key_raises_before_the_run(go, tmp_path, caplog):
     monitor = WandbMonitor("mine", mode="online", on_error="raise")
     expected = r"wandb has no API key\.\n  run       wandb login\n  write     mode=\"offline\" instead"
     with pytest.raises(ValueError, match=expected):
@@ -279,7 +279,7 @@ def test_online_without_a_key_is_refused_before_the_run(go, tmp_path, caplog):
         ({"WANDB_MODE": "online"}, "", "online"),
     ],
 )
-def test_the_mode_is_that_of_wandbs_variables_or_of_the_key(variables, netrc, mode, monkeypatch):
+def test_the_mode_depends_on_wandbs_variables_and_the_api_key(variables, netrc, mode, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with open(os.environ["NETRC"], "w") as file:
@@ -288,13 +288,13 @@ def test_the_mode_is_that_of_wandbs_variables_or_of_the_key(variables, netrc, mo
     assert WandbMonitor().current_mode() == mode
 
 
-def test_wandb_that_is_off_does_nothing(go, tmp_path, monkeypatch):
+def test_nothing_is_written_if_wandb_is_disabled(go, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     go(tmp_path, monitor=WandbMonitor(), saves=False)
     assert not (tmp_path / "wandb").exists()
 
 
-def test_other_wandb_runs_are_left_alone(go, tmp_path):
+def test_other_wandb_runs_are_not_touched(go, tmp_path):
     import wandb
 
     quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True)
@@ -315,19 +315,19 @@ def test_other_wandb_runs_are_left_alone(go, tmp_path):
 # Failures
 
 
-def test_without_a_workdir_it_says_that_it_does_nothing(go, caplog):
+def test_without_a_workdir_a_warning_is_logged(go, caplog):
     assert go(None, saves=False).step == 12
     assert "WandbMonitor does nothing without a workdir, where wandb stores its data" in caplog.messages
 
 
-def test_a_validation_outside_a_run_is_left_out(tmp_path):
+def test_a_validation_outside_a_run_is_not_written(tmp_path):
     with core_loop.Loop([WandbMonitor(mode="offline")], workdir=tmp_path, run_points=False) as run:
         for _ in run.batches(range(2), mode="val"):
             run.log(loss=1.0)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_wandb_it_says_what_to_install(monkeypatch):
+def test_without_wandb_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     message = "WandbMonitor needs wandb, which is not installed.\n  run       pip install 'hookpoint[wandb]'"
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
@@ -343,11 +343,11 @@ def test_without_wandb_it_says_what_to_install(monkeypatch):
         ({"params": "x"}, "params must be a dict, got 'x'."),
     ],
 )
-def test_invalid_arguments_are_refused(given, message):
+def test_invalid_arguments_raise(given, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         WandbMonitor(**given)
 
 
-def test_a_setting_that_wandb_does_not_know_is_refused_before_the_run(go, tmp_path):
+def test_an_unknown_wandb_setting_raises_before_the_run(go, tmp_path):
     with pytest.raises(ValueError, match="nonsense"):
         go(tmp_path, monitor=WandbMonitor(mode="offline", settings={"nonsense": 1}, on_error="raise"))

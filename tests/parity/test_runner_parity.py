@@ -1,4 +1,4 @@
-"""A Runner's weights are those of the bare loop below, bit for bit."""
+"""A Runner's weights equal those of the bare loop below, bit for bit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def bare_loop(model, optimizer, scheduler, train, val, *, bf16: bool, accumulate
 
 
 class Busy(Callback):
-    """Listen at every level, log, and look at values: nothing of it may change the training."""
+    """Listen to points, log and read values; none of this may change the training."""
 
     def on_train_iter_end(self, run, loss, outputs):
         run.log(margin=outputs.detach().amax(1).mean())
@@ -73,14 +73,14 @@ def look(run):
     assert run.step % 3 == 0
 
 
-@pytest.mark.thin(22)  # each third: all pairs of options are among them
+@pytest.mark.thin(22)  # every third case, which covers all pairs of options
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("clip", [None, 0.5], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("scheduler", ["plateau", "steps"])
 @pytest.mark.parametrize("callbacks", [[], [Busy(), look]], ids=["quiet", "callbacks"])
-def test_weights_are_bitwise_those_of_a_bare_loop(optimizer, bf16, accumulate, clip, scheduler, callbacks):
+def test_weights_equal_those_of_a_bare_loop_bit_for_bit(optimizer, bf16, accumulate, clip, scheduler, callbacks):
     model, steps, rates, train, val = make(optimizer, scheduler)
     bare_loop(model, steps, rates, train, val, bf16=bf16, accumulate=accumulate, clip=clip)
     expected = {name: value.clone() for name, value in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Series and runs to draw."""
+"""Factories for series and runs to draw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.plots.figure_layout import Subject
 
 @dataclass
 class Values:
-    """A series whose values come one per step, or per so many steps."""
+    """A series with one value every `stride` steps."""
 
     name: str
     values: Sequence[float]

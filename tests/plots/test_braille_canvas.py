@@ -9,7 +9,7 @@ def drawn(canvas):
     return ["".join(character for character, _ in row) for row in canvas.rows()]
 
 
-def test_each_of_eight_dots_of_a_cell_can_be_set():
+def test_each_of_the_eight_dots_of_a_cell_can_be_set():
     shown = set()
     for column in range(2):
         for row in range(4):
@@ -19,7 +19,7 @@ def test_each_of_eight_dots_of_a_cell_can_be_set():
     assert shown == set("⠁⠂⠄⡀⠈⠐⠠⢀")
 
 
-def test_a_steep_and_a_flat_line():
+def test_steep_and_flat_lines_are_connected():
     steep, flat = Canvas(2, 2), Canvas(3, 1)
     steep.line([0, 0], [0, 1], ink="")
     flat.line([0, 1], [1, 1], ink="")
@@ -27,13 +27,13 @@ def test_a_steep_and_a_flat_line():
     assert drawn(flat) == ["⠉⠉⠉"]
 
 
-def test_nan_is_a_gap():
+def test_nan_leaves_a_gap():
     canvas = Canvas(6, 1)
     canvas.line([0, 0.3, 0.5, 0.7, 1], [0, 0, nan, 0, 0], ink="")
     assert drawn(canvas) == ["⣀⣀  ⣀⣀"]
 
 
-def test_places_outside_are_left_out():
+def test_points_outside_the_canvas_are_left_out():
     canvas = Canvas(2, 1)
     canvas.line([-1, 0.0, 2], [0, 0, 0], ink="")
     assert drawn(canvas) == ["⡀ "]
@@ -48,7 +48,7 @@ def test_dashes_distinguish_lines():
     assert " " in drawn(dashed)[0]
 
 
-def test_the_last_ink_of_a_cell_counts_and_marks_are_over_lines():
+def test_the_last_ink_of_a_cell_wins_and_marks_cover_lines():
     canvas = Canvas(2, 1)
     canvas.mark(1, 0, "x", "bold")
     canvas.line([0, 1], [0, 0], ink="red")
@@ -56,7 +56,7 @@ def test_the_last_ink_of_a_cell_counts_and_marks_are_over_lines():
     assert canvas.rows() == [[("⣁", "blue"), ("x", "bold")]]
 
 
-def test_symbols_without_braille():
+def test_without_braille_lines_use_symbols():
     canvas = Canvas(5, 3, braille=False)
     canvas.line([0, 1], [0, 1], ink="", symbol="+")
     assert drawn(canvas) == ["   ++", "  +  ", "++   "]

@@ -19,7 +19,7 @@ def bowl(function=lambda x, y: x * x + y * y + 0.5, **changes):
 
 
 def colour(path, x, y):
-    """Return the colour at a point of the plane; the axes are where a picture of one colour has it."""
+    """Return the colour at a relative position of the image."""
     with Image.open(path) as image:
         return image.convert("RGB").getpixel((int(image.width * x), int(image.height * y)))
 
@@ -29,7 +29,7 @@ def size(path):
         return image.size
 
 
-def test_low_losses_are_dark_and_high_ones_bright(tmp_path):
+def test_low_losses_are_dark_and_high_losses_bright(tmp_path):
     draw_landscape(bowl(), tmp_path / "a.png", width=400, height=300)
     assert size(tmp_path / "a.png") == (800, 600)
     middle, corner = colour(tmp_path / "a.png", 0.41, 0.44), colour(tmp_path / "a.png", 0.7, 0.12)
@@ -65,7 +65,7 @@ def test_any_landscape_can_be_drawn(tmp_path, changes):
     assert size(tmp_path / "a.png") == (1520, 1200)
 
 
-def test_marks_are_round_and_levels_in_order():
+def test_marks_are_round_numbers_and_contour_levels_increase():
     assert _marks(0.05, 0.7, is_log=False) == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
     assert _marks(0.04, 1.5, is_log=True) == [0.05, 0.1, 0.2, 0.5, 1.0]
     assert _marks(1e-9, 1e9, is_log=True) == pytest.approx([10.0**e for e in range(-9, 10, 3)])

@@ -18,7 +18,7 @@ def figure(*subjects, **options):
 
 
 def colours(path):
-    """Return how many dots of a picture have each colour."""
+    """Return the number of pixels of an image by colour."""
     with Image.open(path) as picture:
         counts = picture.convert("RGB").getcolors(maxcolors=2**24)
     return {"#{:02X}{:02X}{:02X}".format(*colour): count for count, colour in counts}
@@ -30,7 +30,7 @@ def run(values, subject):
     return subject(loss, val, values("lr", [0.1, 0.001]), about="finished", modes={"val_loss": "min"})
 
 
-def test_a_png_has_twice_as_many_pixels_and_the_colours_of_its_curves(run, tmp_path):
+def test_a_png_has_double_resolution_and_the_colours_of_its_curves(run, tmp_path):
     draw(figure(run), tmp_path / "a.png", width=640, height=300)
     with Image.open(tmp_path / "a.png") as picture:
         assert (picture.size, picture.format) == ((1280, 600), "PNG")
@@ -42,19 +42,19 @@ def test_a_png_has_twice_as_many_pixels_and_the_colours_of_its_curves(run, tmp_p
     assert found["#FFFFFF"] > 0.8 * 1280 * 600
 
 
-def test_a_narrow_picture_has_its_panels_below_each_other_and_is_as_high_as_they_need(run, tmp_path):
+def test_panels_of_a_narrow_image_are_stacked(run, tmp_path):
     draw(figure(run), tmp_path / "a.png", width=250, height=200)
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.width == 500
         assert picture.height > 2 * 2 * 130
 
 
-def test_each_run_has_its_colour(run, tmp_path):
+def test_each_run_has_its_own_colour(run, tmp_path):
     draw(figure(*[run] * 3, metrics=["loss"]), tmp_path / "a.png")
     assert all(colours(tmp_path / "a.png").get(colour, 0) > 100 for colour in COLOURS[:3])
 
 
-def test_a_spike_among_many_values_can_be_seen(values, subject, tmp_path):
+def test_a_spike_among_many_values_is_visible(values, subject, tmp_path):
     numbers = [0.5] * 200_000
     numbers[123_456] = 9.0
     draw(figure(subject(values("a", numbers))), tmp_path / "a.png", width=400, height=300)
@@ -64,24 +64,24 @@ def test_a_spike_among_many_values_can_be_seen(values, subject, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", pytest.param("pdf", marks=pytest.mark.slow)])
-def test_the_same_figure_is_the_same_file(run, tmp_path, kind):
+def test_the_same_figure_gives_the_same_bytes(run, tmp_path, kind):
     for name in ("a", "b"):
         draw(figure(run), tmp_path / f"{name}.{kind}")
     assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_an_svg_is_xml_of_the_size_and_refers_to_nothing_outside(run, tmp_path):
+def test_an_svg_has_the_given_size_and_no_external_references(run, tmp_path):
     draw(figure(run), tmp_path / "a.svg", width=640, height=300)
     root = ElementTree.parse(tmp_path / "a.svg").getroot()
-    assert (root.tag, root.get("viewBox")) == ("{http://www.w3.org/2000/svg}svg", "0 0 460.8 216")  # of 72 to the inch
+    assert (root.tag, root.get("viewBox")) == ("{http://www.w3.org/2000/svg}svg", "0 0 460.8 216")  # 72 points per inch
     links = [value for node in root.iter() for key, value in node.attrib.items() if key.endswith("href")]
     assert links
     assert all(link.startswith("#") for link in links)
     assert COLOURS[0].lower() in (tmp_path / "a.svg").read_text()
 
 
-def test_a_pdf_is_one(run, tmp_path):
+def test_a_pdf_file_is_a_pdf(run, tmp_path):
     draw(figure(run), tmp_path / "a.pdf")
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
@@ -109,7 +109,7 @@ def test_odd_values_are_drawn_without_a_warning(values, subject, tmp_path, numbe
 HOSTILE = "_$\\frac{a}_b$ [red]<b>&amp; \x1b[31m\x00 {x} %s \u202e 漢字 \N{PILE OF POO}" + "long" * 100
 
 
-def test_names_are_data_and_never_mathematics_or_markup(values, subject, tmp_path):
+def test_names_are_not_parsed_as_mathtext_or_markup(values, subject, tmp_path):
     runs = [
         subject(values(HOSTILE, [1.0, 2.0]), values(f"val_{HOSTILE}", [1.0]), name=f"{HOSTILE}{number}", about=HOSTILE)
         for number in range(13)
@@ -119,7 +119,7 @@ def test_names_are_data_and_never_mathematics_or_markup(values, subject, tmp_pat
         ElementTree.parse(tmp_path / "a.svg")
 
 
-def test_nothing_of_matplotlib_is_changed_and_what_others_set_does_not_matter(run, tmp_path):
+def test_drawing_ignores_and_preserves_matplotlib_settings(run, tmp_path):
     draw(figure(run), tmp_path / "a.png")
     with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 30, "text.usetex": True}):
         before = dict(matplotlib.rcParams)
@@ -128,7 +128,7 @@ def test_nothing_of_matplotlib_is_changed_and_what_others_set_does_not_matter(ru
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_a_failure_leaves_the_old_picture_and_nothing_else(run, tmp_path):
+def test_a_failure_keeps_the_old_image_and_no_temporary_files(run, tmp_path):
     (tmp_path / "a.png").write_text("old")
     with pytest.raises(OSError, match="directory"):
         draw(figure(run), tmp_path / "none" / "a.png")
@@ -139,12 +139,12 @@ def test_a_failure_leaves_the_old_picture_and_nothing_else(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a", ".png"])
-def test_other_formats_are_refused(run, tmp_path, name):
+def test_other_formats_raise(run, tmp_path, name):
     with pytest.raises(NoSuchFormat, match=r"unknown image format: '.*'; use \.png, \.svg or \.pdf"):
         draw(figure(run), tmp_path / name)
 
 
-def test_without_matplotlib_it_says_what_to_install(run, tmp_path, monkeypatch):
+def test_without_matplotlib_the_error_says_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(NoPictures) as caught:
         draw(figure(run), tmp_path / "a.png")
@@ -153,7 +153,7 @@ def test_without_matplotlib_it_says_what_to_install(run, tmp_path, monkeypatch):
     )
 
 
-def test_no_display_and_no_pyplot_is_needed():
+def test_drawing_needs_no_display_and_no_pyplot():
     program = "import sys, hookpoint.plots.matplotlib_backend as p, hookpoint.plots.figure_layout as c, tempfile, os\n"
     program += "s = c.figure_of([], c.PlotOptions(), columns=9)\n"
     program += "assert 'matplotlib' not in sys.modules\n"

@@ -30,7 +30,7 @@ def test_other_names_are_not_pairs(name):
     assert is_validation(name) == (name == "val_")
 
 
-def test_the_loss_is_first_then_what_savers_watch_then_what_is_validated_and_the_rate_is_last():
+def test_panels_start_with_the_loss_and_end_with_the_learning_rate():
     drawn, left = groups(
         "learning_rate", "zeal", "accuracy", "val_accuracy", "loss", "a", "val_loss", "f1", requested=(), watched={"f1"}
     )
@@ -38,7 +38,7 @@ def test_the_loss_is_first_then_what_savers_watch_then_what_is_validated_and_the
     assert left == []
 
 
-def test_six_panels_are_drawn_and_the_rest_is_named():
+def test_six_panels_are_drawn_and_other_metrics_are_listed():
     drawn, left = groups(*"abcdefgh", "lr", "lr/1", "loss", "loss/ema")
     assert drawn == [("loss",), ("a",), ("b",), ("c",), ("d",), ("lr",)]
     assert left == ["e", "f", "g", "h", "loss/ema", "lr/1"]
@@ -49,11 +49,11 @@ def test_requested_metrics_keep_their_order_and_have_no_limit():
     assert len(groups(*map(str, range(20)), requested=["*"])[0]) == 20
 
 
-def test_a_name_is_a_name_before_it_is_a_pattern():
+def test_an_exact_name_wins_over_a_pattern():
     assert groups("w[0]", "w0", requested=["w[0]"])[0] == [("w[0]",)]
 
 
-def test_an_unknown_name_is_refused_with_what_there_is():
+def test_an_unknown_name_raises_and_lists_known_names():
     with pytest.raises(UnknownCurve, match=r"there is no metric 'los'; did you mean loss\? Known: loss, val_loss"):
         groups("loss", "val_loss", requested=["los"])
     with pytest.raises(UnknownCurve, match=r"there is no metric '\?\[31m'\. Known: none"):

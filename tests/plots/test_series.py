@@ -17,7 +17,7 @@ def series_of(values, **options):
     return series
 
 
-def test_a_short_series_is_all_there():
+def test_a_short_series_keeps_all_values():
     series = series_of([3.0, 1.0, 2.0], smooth=0.5)
     assert (series.steps.tolist(), series.values.tolist(), series.count, series.smoothed) == (
         [0, 1, 2],
@@ -47,13 +47,13 @@ def test_extremes_and_ends_are_kept(buckets, count, has_odd):
     assert any(not math.isfinite(value) for value in series.values) == has_odd
 
 
-def test_parts_of_a_series_are_thinned_alike():
+def test_a_series_is_thinned_evenly():
     series = series_of([float(step % 7) for step in range(100_000)], buckets=64)
     gaps = [later - earlier for earlier, later in zip(series.steps, series.steps[1:], strict=False)]
     assert max(gaps) <= 2 * 100_000 / 64 * 2
 
 
-def test_the_moving_average_is_that_of_all_values():
+def test_the_moving_average_includes_all_values():
     values = [random.Random(step).random() for step in range(5_000)]
     series = series_of(values, buckets=16, smooth=0.9)
     total = seen = 0.0
@@ -68,7 +68,7 @@ def test_the_moving_average_is_that_of_all_values():
     assert (min(averages), max(averages)) == (min(smoothed.values), max(smoothed.values))
 
 
-def test_a_lower_limit_holds_for_what_is_there():
+def test_a_lower_limit_applies_to_existing_values():
     series = series_of([0.5] * 5_000, buckets=512)
     series.limit(16)
     assert (len(series.values) <= 16 * 4, series.count) == (True, 5_000)

@@ -23,17 +23,17 @@ def run(values, subject):
     return subject(loss, val, about="finished", modes={"val_loss": "min"})
 
 
-def test_one_run_whole(run):
+def test_the_whole_plot_of_a_run(run):
     assert text([run]) == WHOLE
 
 
-def test_the_same_in_ascii(run):
+def test_the_whole_plot_of_a_run_in_ascii(run):
     shown = text([run], replace(SMALL, is_ascii=True))
     assert shown == IN_ASCII
     assert shown.isascii()
 
 
-def test_multiple_runs_without_colours_have_symbols_and_with_them_colours(run):
+def test_runs_are_told_apart_by_colours_or_symbols(run):
     plain, coloured = text([run, run]), text([run, run], replace(SMALL, has_colours=True))
     assert "* mine (1) loss" in plain
     assert "# mine (2) val_loss" in plain
@@ -60,7 +60,7 @@ def test_no_line_is_wider_than_the_terminal(values, subject, width, is_ascii):
         assert shown.isascii() or not is_ascii
 
 
-def test_names_are_data(values, subject):
+def test_markup_and_control_characters_in_names_are_plain_text(values, subject):
     shown = text([subject(values("[red]$x_1$", [1.0, 2.0]), name="\x1b[31m[bold]")])
     assert shown.startswith("?[31m[bold]\n\n[red]$x_1$\n")
 
@@ -69,11 +69,11 @@ def test_names_are_data(values, subject):
     ("numbers", "shown"),
     [([nan, nan], "no finite values"), ([3.0], "3 ┤                  •"), ([3.0, 3.0], "3 ┤⠤⠤⠤"), ([0.0, 1e-9], "1e-9 ┤")],
 )
-def test_few_and_odd_values(values, subject, numbers, shown):
+def test_few_or_odd_values_are_drawn(values, subject, numbers, shown):
     assert shown in text([subject(values("a", numbers))])
 
 
-def test_a_log_scale_has_round_numbers(values, subject):
+def test_a_log_scale_has_round_tick_labels(values, subject):
     shown = text([subject(values("a", [1e-4, 1.0]))], replace(SMALL, rows=12), log=True)
     assert [line.split()[0] for line in shown.splitlines() if "┤" in line] == ["1", "0.01", "0.0001"]
 

@@ -17,5 +17,5 @@ from hookpoint.plots._tick_labels import tick_texts
         ([0.0, 2e-9], ["0", "2e-9"]),
     ],
 )
-def test_numbers_of_an_axis_have_exponents_only_where_they_are_shorter(values, texts):
+def test_tick_labels_use_exponents_only_if_they_are_shorter(values, texts):
     assert tick_texts(values) == texts

@@ -42,7 +42,7 @@ def test_dicts_become_callbacks_in_order():
         ([{"minutes": 10}, {"epochs": 1}], Every(minutes=10) | Every(epochs=1)),
     ],
 )
-def test_when_schedules_the_trigger(when, schedule):
+def test_when_sets_the_schedule_of_the_trigger(when, schedule):
     [saver] = build([{"ModelSaver": {}, "when": when}])
     assert repr(saver.schedule) == repr(schedule)
 
@@ -61,7 +61,7 @@ ES = {"_target_": "hookpoint.callbacks.EarlyStopping", "monitor": "val_loss"}
         [{**ES, "_convert_": "all", "_recursive_": True, "_partial_": False}],
     ],
 )
-def test_layouts_of_hydra_work(config):
+def test_hydra_layouts_are_accepted(config):
     [stopping] = build(config)
     assert (type(stopping), stopping.monitor) == (EarlyStopping, "val_loss")
 
@@ -103,7 +103,7 @@ def test_a_target_may_be_a_function_or_a_method_of_a_class():
         (["CheckpointConfig"], r"^\[0\].CheckpointConfig is <class '.*CheckpointConfig'>, which is not a callback"),
     ],
 )
-def test_an_entry_must_give_a_callback(tmp_path, monkeypatch, config, text):
+def test_an_entry_that_does_not_build_a_callback_raises(tmp_path, monkeypatch, config, text):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.BadConfig, match=text):
         build(config)
@@ -121,13 +121,13 @@ def test_an_entry_must_give_a_callback(tmp_path, monkeypatch, config, text):
     ],
 )
 @pytest.mark.parametrize("made", [Loop, lambda callbacks: Runner(None, callbacks=callbacks)])
-def test_a_configuration_in_a_list_of_callbacks_is_told_to_build(made, callbacks, write):
+def test_a_config_passed_as_callbacks_raises_and_suggests_build(made, callbacks, write):
     with pytest.raises(errors.NotACallback) as caught:
         made(callbacks)
     assert str(caught.value).endswith(f" is a configuration, not a callback.\n  write     callbacks={write}")
 
 
-def test_targets_of_hydra_work_with_nested_ones():
+def test_nested_hydra_targets_are_built():
     target = {"_target_": "hookpoint.callbacks.CheckpointConfig", "_args_": [10]}
     [saver] = build([{"_target_": "hookpoint.callbacks.ModelCheckpoint", "prefix": "x", "config": target}])
     [same] = build([{"ModelCheckpoint": {"prefix": "x", "config": {"CheckpointConfig": {"save_checkpoint_steps": 10}}}}])
@@ -237,7 +237,7 @@ def test_errors_in_a_file_name_the_file_and_the_key(tmp_path, monkeypatch, text,
     assert str(caught.value).startswith(expected)
 
 
-def test_explain_reports_what_is_wrong_in_a_file(tmp_path):
+def test_explain_reports_the_error_in_a_file(tmp_path):
     (tmp_path / "c.toml").write_text("callbacks = ['EarlyStoping']")
     result = CliRunner().invoke(main, ["explain", str(tmp_path / "c.toml")])
     assert result.exit_code == 1

@@ -7,6 +7,6 @@ from hookpoint.core.errors import BadArgument
 
 
 @pytest.mark.parametrize("seconds", [0, -1, None, "600", True, float("nan")])
-def test_a_rank_waits_for_a_positive_number_of_seconds(seconds):
+def test_wait_seconds_must_be_a_positive_number(seconds):
     with pytest.raises(BadArgument, match=r"Loop: wait_seconds must be a number > 0, got"):
         Loop(wait_seconds=seconds)

@@ -1,4 +1,4 @@
-"""hookpoint.plot: a picture of runs, from Python."""
+"""hookpoint.plot draws runs from Python."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ def folder(tmp_path):
     return tmp_path / "mine"
 
 
-def test_a_picture_in_the_folder_of_the_run(folder):
+def test_one_run_is_drawn_in_its_own_folder(folder):
     assert hookpoint.plot(folder) == folder / "curves.png"
     with Image.open(folder / "curves.png") as picture:
         assert picture.size[0] == 2000  # two panels
 
 
-def test_multiple_runs_in_a_given_file(folder, tmp_path):
+def test_multiple_runs_are_drawn_in_a_given_file(folder, tmp_path):
     target = tmp_path / "both.svg"
     assert hookpoint.plot(folder, str(folder), path=target, metrics="loss", smooth=0.5, log=True, x="time") == target
     assert target.read_text().lstrip().startswith("<?xml")
 
 
-def test_multiple_runs_without_a_path_are_in_the_current_folder(folder, tmp_path, monkeypatch):
+def test_multiple_runs_are_drawn_in_the_current_folder_by_default(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert hookpoint.plot(folder, folder, x="epoch") == Path("curves.png")
     assert (tmp_path / "curves.png").exists()
 
 
-def test_the_same_run_is_the_same_picture(folder, tmp_path):
+def test_a_run_is_drawn_the_same_each_time(folder, tmp_path):
     one, two = (hookpoint.plot(folder, path=tmp_path / name) for name in ("1.png", "2.png"))
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_invalid_arguments_are_refused(folder):
+def test_invalid_arguments_raise(folder):
     with pytest.raises(ValueError, match="needs at least one run"):
         hookpoint.plot()
     with pytest.raises(hookpoint.HookpointError, match="there is no metric 'los'; did you mean loss"):

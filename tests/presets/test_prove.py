@@ -10,7 +10,7 @@ import hookpoint
 from hookpoint.core.errors import BadLoop, HookpointError
 
 # Training loops in a module: new processes import them by name.
-# A process needs seconds to import torch, and most of these trainings have no use for it: there it is not to be found.
+# Importing torch takes seconds and most of these loops do not need it, so their processes cannot find it.
 MODULE = """
 import os
 import random
@@ -99,7 +99,7 @@ def trainings(tmp_path, monkeypatch):
     sys.modules.pop("trainings_to_prove")
 
 
-def test_a_run_that_keeps_everything_is_exact(trainings, tmp_path):
+def test_a_run_that_saves_all_its_state_is_exact(trainings, tmp_path):
     proof = hookpoint.prove(trainings.train, kill_at=[7, 3], workdir=tmp_path / "proof")
     assert proof.ok, str(proof)
     assert (proof.steps, proof.killed_at) == (12, (3, 7))
@@ -110,35 +110,35 @@ def test_a_run_that_keeps_everything_is_exact(trainings, tmp_path):
     assert (tmp_path / "proof" / "resumed" / "events.jsonl").read_text().count('"resume"') == 2
 
 
-def test_what_a_run_forgets_is_found(trainings):
+def test_a_run_that_does_not_save_its_model_is_not_exact(trainings):
     proof = hookpoint.prove(trainings.forgets, kill_at=[5])
     assert not proof.ok
     assert str(proof).startswith("NOT exact: 12 steps, killed after step 5 and resumed; differences among ")
     assert any(difference.where.startswith("scalars.jsonl") for difference in proof.differences)
 
 
-def test_what_is_made_is_fitted_with_its_arguments(trainings):
+def test_a_returned_runner_is_fitted_with_the_returned_arguments(trainings):
     proof = hookpoint.prove(trainings.made, kill_at=[3])
     assert proof.ok, str(proof)
     assert proof.steps == 12
 
 
-def test_commands_are_given_once_and_replayed(trainings, tmp_path):
+def test_commands_are_sent_once_and_replayed_on_resume(trainings, tmp_path):
     commands = {5: ("log-every", {"steps": 2})}
     proof = hookpoint.prove(trainings.train, kill_at=[6], commands=commands, workdir=tmp_path / "proof")
     assert proof.ok, str(proof)
     events = [(tmp_path / "proof" / name / "events.jsonl").read_text().count('"control"') for name in ("whole", "resumed")]
-    assert events == [1, 2]  # given; given and replayed
+    assert events == [1, 2]  # sent; sent and replayed
 
 
 @pytest.mark.parametrize("commands", [{5: ("pause", {})}, {"5": ("set", {})}, {5: "set"}])
-def test_commands_that_a_resume_does_not_replay_are_refused(trainings, commands):
+def test_commands_that_a_resume_cannot_replay_raise(trainings, commands):
     with pytest.raises(BadLoop, match="prove: commands has the invalid entry"):
         hookpoint.prove(trainings.train, commands=commands)
 
 
 @pytest.mark.slow
-def test_a_runner_is_made_and_fitted(trainings, monkeypatch):
+def test_a_torch_runner_is_exact(trainings, monkeypatch):
     monkeypatch.delenv("HIDE_TORCH_BELOW")
     commands = {5: ("set", {"values": {"learning_rate": 0.1}}), 7: ("log-every", {"steps": 2})}
     proof = hookpoint.prove(trainings.with_torch, kill_at=[6], commands=commands)
@@ -186,7 +186,7 @@ def test_an_encrypted_run_is_compared_with_its_key(trainings, tmp_path, monkeypa
     assert (newest / "state.json").read_bytes()[:8] == b"hookpt01"
 
 
-def test_an_encrypted_run_is_refused_before_its_first_step_if_the_key_is_not_given(trainings, tmp_path, monkeypatch, capfd):
+def test_an_encrypted_run_without_its_key_fails_before_the_first_step(trainings, tmp_path, monkeypatch, capfd):
     pytest.importorskip("cryptography", reason="needs the extra crypto")
     monkeypatch.setattr("hookpoint.storage.checkpoint.encryption._known", {})
     for name in ("run.key", "other.key"):
@@ -203,7 +203,7 @@ def test_an_encrypted_run_is_refused_before_its_first_step_if_the_key_is_not_giv
     assert not (tmp_path / "other").exists()
 
 
-def test_a_folder_that_is_taken_is_refused(trainings, tmp_path):
+def test_a_workdir_with_an_earlier_proof_raises(trainings, tmp_path):
     (tmp_path / "whole").mkdir()
     with pytest.raises(BadLoop, match="whole already exists"):
         hookpoint.prove(trainings.train, workdir=tmp_path)

@@ -1,4 +1,4 @@
-"""What run.json says of a run, however it ends."""
+"""run.json describes a run, however the run ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def train(workdir, callbacks=(), epochs=2, leave_after=None, **options):
     return run
 
 
-def test_a_run_that_finishes(tmp_path):
+def test_run_json_has_all_facts_of_a_finished_run(tmp_path):
     train(tmp_path, [cb.MinSaver("loss")])
     contents = read_run_file(tmp_path)
     assert contents["name"] == "mine"
@@ -51,7 +51,7 @@ def test_a_run_that_finishes(tmp_path):
     assert holder_of(tmp_path) is None
 
 
-def test_while_it_runs_it_is_running_and_held_by_us(tmp_path):
+def test_a_run_in_progress_is_running_and_held_by_its_process(tmp_path):
     class Look(Callback):
         def on_iter_end(self, run):
             seen.append((read_run_file(tmp_path)["status"], read_run_file(tmp_path)["epochs"], holder_of(tmp_path).pid))
@@ -62,7 +62,7 @@ def test_while_it_runs_it_is_running_and_held_by_us(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["stop", "StopRun", "left"])
-def test_a_run_that_is_stopped_says_why(tmp_path, way):
+def test_a_stopped_run_states_its_reason(tmp_path, way):
     class Stop(Callback):
         def on_epoch_end(self, run):
             if way == "stop":
@@ -77,7 +77,7 @@ def test_a_run_that_is_stopped_says_why(tmp_path, way):
 
 
 @pytest.mark.parametrize("point", ["on_setup", "on_run_begin", "on_iter_end", "on_epoch_end", "on_run_end"])
-def test_a_run_that_fails_says_with_what(tmp_path, point):
+def test_a_failed_run_states_its_error(tmp_path, point):
     def fail(self):
         raise RuntimeError("no more")
 
@@ -87,7 +87,7 @@ def test_a_run_that_fails_says_with_what(tmp_path, point):
     assert (contents["status"], contents["reason"]) == ("failed", "RuntimeError: no more")
 
 
-def test_a_metric_that_never_came_is_a_failure_unless_the_run_is_done(tmp_path):
+def test_a_metric_that_is_never_logged_fails_a_run_of_several_epochs(tmp_path):
     with pytest.raises(KeyError):
         train(tmp_path, [cb.MinSaver("score")])
     assert read_run_file(tmp_path)["status"] == "failed"
@@ -95,7 +95,7 @@ def test_a_metric_that_never_came_is_a_failure_unless_the_run_is_done(tmp_path):
     assert read_run_file(tmp_path)["status"] == "finished"
 
 
-def test_a_resumed_run(tmp_path):
+def test_a_resumed_run_keeps_its_start_and_lists_the_resume(tmp_path):
     train(tmp_path, [cb.ModelSaver()], epochs=1)
     first = read_run_file(tmp_path)
     train(tmp_path, [cb.ModelSaver()], epochs=3)
@@ -105,7 +105,7 @@ def test_a_resumed_run(tmp_path):
     assert (contents["status"], contents["epochs_done"]) == ("finished", 3)
 
 
-def test_a_fresh_run_moves_the_old_one_aside(tmp_path):
+def test_a_fresh_run_moves_the_earlier_run_to_previous(tmp_path):
     train(tmp_path, epochs=1)
     train(tmp_path, epochs=2)
     assert read_run_file(tmp_path)["resumed"] == []
@@ -123,13 +123,13 @@ class Settings:
     [{"depth": 3, "api_key": "abc"}, Settings(), Namespace(depth=3, api_key="abc")],
     ids=["dict", "dataclass", "namespace"],
 )
-def test_settings_are_written_without_secrets_and_kept_with_them(tmp_path, config):
+def test_secrets_in_config_are_masked_in_the_file_only(tmp_path, config):
     run = train(tmp_path, epochs=1, config=config)
     assert read_run_file(tmp_path)["config"] == {"depth": 3, "api_key": "***"}
     assert run.config == {"depth": 3, "api_key": "abc"}
 
 
-def test_what_a_run_failed_with_is_written_without_secrets(tmp_path):
+def test_secrets_in_an_error_are_masked_in_files(tmp_path):
     @on("on_epoch_end")
     def fetch(run):
         raise ConnectionError("no answer from https://me:abc@host/data?token=def")
@@ -143,12 +143,12 @@ def test_what_a_run_failed_with_is_written_without_secrets(tmp_path):
 
 
 @pytest.mark.parametrize("config", [3, "depth=3", Settings])
-def test_a_config_that_is_none_is_refused(config):
+def test_a_config_of_an_unsupported_type_raises(config):
     with pytest.raises(BadLoop, match="config must be a dict"):
         Loop(config=config)
 
 
-def test_values_that_json_does_not_know(tmp_path):
+def test_config_values_that_json_does_not_know_are_converted(tmp_path):
     train(tmp_path, epochs=1, config={"inf": float("inf"), "type": int, "set": {1}, "nested": {1: (2.5, None)}})
     assert read_run_file(tmp_path)["config"] == {
         "inf": "inf",
@@ -158,14 +158,14 @@ def test_values_that_json_does_not_know(tmp_path):
     }
 
 
-def test_no_workdir_no_file_and_no_complaint(tmp_path, monkeypatch, caplog):
+def test_without_a_workdir_no_file_is_written_and_nothing_is_logged(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     train(None, config={"depth": 3})
     assert not list(tmp_path.iterdir())
     assert not caplog.records
 
 
-def test_a_file_that_cannot_be_written_ends_no_run(tmp_path, caplog):
+def test_a_run_continues_if_its_file_cannot_be_written(tmp_path, caplog):
     class Block(Callback):
         def on_setup(self):
             (tmp_path / "run.json").unlink()
@@ -196,7 +196,7 @@ SCRIPT = """
         (signal.SIGKILL, "running", ""),
     ],
 )
-def test_a_run_that_gets_a_signal(tmp_path, number, status, reason):
+def test_run_json_records_how_a_signal_ended_the_run(tmp_path, number, status, reason):
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path), "--token", "abc"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()

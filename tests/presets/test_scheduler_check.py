@@ -24,25 +24,25 @@ def trained(caplog, steps, scheduler=None, epochs=3):
     return [one.getMessage() for one in caplog.records if "lr_scheduler" in one.getMessage()]
 
 
-def test_it_is_never_stepped(caplog):
+def test_a_scheduler_that_is_never_stepped_is_warned_about_once(caplog):
     assert trained(caplog, None) == [
         "the lr_scheduler was not stepped in epoch 1: call run.adjust_lr() or scheduler.step() in the loop"
     ]
 
 
 @pytest.mark.parametrize("steps", ["scheduler", "run"])
-def test_somebody_steps_it(caplog, steps):
+def test_a_scheduler_that_is_stepped_causes_no_warning(caplog, steps):
     assert trained(caplog, steps) == []
 
 
-def test_what_does_not_count_its_steps_is_left_alone(caplog):
+def test_a_scheduler_that_does_not_count_its_steps_is_ignored(caplog):
     class Own:
         def step(self): ...
 
     assert trained(caplog, None, scheduler=lambda optimizer: Own()) == []
 
 
-def test_one_of_two_is_not_stepped(caplog):
+def test_a_dict_of_schedulers_is_checked_too(caplog):
     schedulers = {}
 
     def make(optimizer):

@@ -1,6 +1,6 @@
 """Set up an environment with an S3 server and client, and run the tests of remote storage there: python environment.py.
 
-The environment is small: what the development environment has, it takes from there.
+The environment is small: it shares the packages of the development environment.
 """
 
 from __future__ import annotations

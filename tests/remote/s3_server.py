@@ -24,8 +24,8 @@ class Quiet(WSGIRequestHandler):
 class S3Server:
     """Serve moto's S3, and count the requests that change something.
 
-    `kill_at(number, moment)` kills the client with SIGKILL at a request: before the server has seen its body, when it has read
-    half of it, or when the object is stored but the client does not know.
+    `kill_at(number, moment)` kills the client with SIGKILL at a request: before the server reads its body, after half of the
+    body, or after the object is stored but before the client gets an answer.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class S3Server:
         self._server.server_close()
 
     def wait_for_manifests(self, number: int) -> None:
-        """Wait until so many checkpoints are complete, or the client is killed."""
+        """Wait until `number` checkpoints are complete, or the client is killed."""
         with self._lock:
             assert self._changed.wait_for(lambda: self.manifests >= number or self.killed.is_set(), PATIENCE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Mirror against a real S3 server: uploads, kills in the middle of them, and what is read from there."""
+"""Mirror with a real S3 server: uploads, kills during uploads, and reading the mirror."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import verified
 from hookpoint.storage.remote.mirrored import offered, remote_manifest
 from hookpoint.storage.remote.remote_folder import RemoteFolder
 
-pytestmark = pytest.mark.timeout(1200)  # dozens of processes, one after the other
+pytestmark = pytest.mark.timeout(1200)  # dozens of processes in sequence
 
 SCRIPT = Path(__file__).with_name("train_to_s3.py")
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
@@ -39,14 +39,14 @@ def s3(monkeypatch):
         import s3fs
 
         s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().makedirs("bucket", exist_ok=True)  # moto keeps it for the whole process
+        s3fs.S3FileSystem().makedirs("bucket", exist_ok=True)  # moto keeps the bucket until the process ends
         yield server
         s3fs.S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture
 def train(s3, warm_python, monkeypatch):
-    """Run the script in a process of its own; return the last line that it prints."""
+    """Run the script in a new process; return its last line of output."""
 
     def go(workdir, url=None, epochs=EPOCHS):
         monkeypatch.setenv("TRAIN_WORKDIR", str(workdir))
@@ -59,7 +59,7 @@ def train(s3, warm_python, monkeypatch):
             s3.client = int(stream.readline().split()[1])
             s3.manifests = saved = 0
             line = ""
-            with suppress(ConnectionResetError, BrokenPipeError):  # when it is killed
+            with suppress(ConnectionResetError, BrokenPipeError):  # if it is killed
                 stream.write("go\n")
                 stream.flush()
                 for line in map(str.strip, stream):
@@ -74,13 +74,13 @@ def train(s3, warm_python, monkeypatch):
 
 
 def rows(workdir):
-    """Return the values in scalars.jsonl, without the times."""
+    """Return the records in scalars.jsonl, without times."""
     lines = [json.loads(line) for line in (workdir / "scalars.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "time"} for line in lines]
 
 
 def check_all(url, folder):
-    """Download every checkpoint that the mirror offers, and verify it. Return how many there are."""
+    """Download and verify every checkpoint in the mirror. Return their number."""
     remote, count = RemoteFolder(url), 0
     for _, name in offered(remote):
         found = remote_manifest(remote, name)
@@ -96,13 +96,13 @@ def check_all(url, folder):
     return count
 
 
-def test_after_kills_during_uploads_the_mirror_offers_only_good_checkpoints(train, s3, tmp_path, record_property):
+def test_the_mirror_has_only_good_checkpoints_after_kills_during_uploads(train, s3, tmp_path, record_property):
     url, draw = "s3://bucket/runs/killed", random.Random(7)
     assert train(tmp_path / "whole") == "done"
     kills, verified_count, resumed_from = 0, 0, set()
     while kills < KILLS:
         s3.kill_at(draw.randint(3, 22), MOMENTS[kills % 3])
-        workdir = tmp_path / f"machine-{kills}"  # each life on a fresh machine
+        workdir = tmp_path / f"machine-{kills}"  # each start is on a new machine
         last = train(workdir, url)
         assert s3.killed.is_set(), f"not killed, but {last!r}"
         kills += 1
@@ -118,7 +118,7 @@ def test_after_kills_during_uploads_the_mirror_offers_only_good_checkpoints(trai
     record_property("faults", ("kills during uploads to S3", {"kills": kills, "checkpoints verified": verified_count}))
 
 
-def test_a_fresh_machine_resumes_from_the_mirror_and_extends_the_run(train, tmp_path):
+def test_a_new_machine_resumes_from_the_mirror_and_extends_the_run(train, tmp_path):
     assert train(tmp_path / "whole") == "done"
     assert train(tmp_path / "first", "s3://bucket/runs/moved", epochs=3) == "done"
     assert train(tmp_path / "second", "s3://bucket/runs/moved") == "done"
@@ -148,7 +148,7 @@ def test_runs_show_and_plot_read_the_mirror(train, tmp_path, monkeypatch):
     assert "loss" in output("plot", "s3://bucket/listed/first", "s3://bucket/listed/second", "--terminal")
 
 
-def test_credentials_are_in_no_file_and_no_object(train, s3, tmp_path):
+def test_no_file_and_no_object_contains_credentials(train, s3, tmp_path):
     assert train(tmp_path / "mine", "s3://bucket/runs/mine", epochs=1) == "done"
     remote = RemoteFolder("s3://bucket/runs/mine")
     contents = [remote.read(path) for path in remote.sizes()]

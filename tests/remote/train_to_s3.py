@@ -1,4 +1,4 @@
-"""Train a small model with a mirror, as TRAIN_* in the environment says, and save its weights when it is done."""
+"""Train a small model with a mirror, configured by TRAIN_* in the environment, and save its weights at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint import callbacks as cb
 
 
 class Follow(Callback):
-    """Wait after each save until the test has seen it in the mirror: training is much faster than uploads."""
+    """Wait after each save until the test has seen it in the mirror, because training is much faster than uploads."""
 
     def on_save(self):
         print("saved", flush=True)
@@ -38,6 +38,6 @@ def main() -> None:
 
 
 print("pid", os.getpid(), flush=True)
-if sys.stdin.readline():  # the test has noted the process
+if sys.stdin.readline():  # the test knows the pid
     main()
     print("done", flush=True)

@@ -1,4 +1,4 @@
-"""Curves are those of the whole file, as numpy computes them, whatever happens to the file between two reads."""
+"""Curves equal those that numpy computes from the whole file, whatever happens to the file between two reads."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Writer:
 
 @settings(deadline=None)
 @given(actions=st.lists(actions, max_size=8))
-def test_what_is_read_is_what_numpy_finds(tmp_path_factory, actions):
+def test_curves_equal_those_of_numpy_after_any_change_of_the_file(tmp_path_factory, actions):
     folder = tmp_path_factory.mktemp("curves")
     path = folder / "scalars.jsonl"
     with pytest.MonkeyPatch.context() as patch:
@@ -149,7 +149,7 @@ def test_what_is_read_is_what_numpy_finds(tmp_path_factory, actions):
             assert_same(reader, path)
 
 
-def test_only_what_is_new_is_read(tmp_path, monkeypatch):
+def test_only_appended_lines_are_read(tmp_path, monkeypatch):
     path = tmp_path / "scalars.jsonl"
     path.write_bytes(b"".join(line(step, a=1.0) for step in range(5_000)))
     reader = CurveReader(path)
@@ -163,7 +163,7 @@ def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     assert reader.curves["a", "step"].values[-1] == 9.0
 
 
-def test_after_a_cut_only_the_end_is_read_again(tmp_path, monkeypatch):
+def test_after_a_truncation_only_the_end_is_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(curve_reader, "ANCHOR_BYTES", 2_000)
     monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 1_000)
     path = tmp_path / "scalars.jsonl"
@@ -188,7 +188,7 @@ def test_memory_is_bounded(tmp_path):
     assert_same(reader, path)
 
 
-def test_a_vanished_file(tmp_path):
+def test_a_missing_file_raises_and_is_read_once_it_exists(tmp_path):
     path = tmp_path / "scalars.jsonl"
     reader = CurveReader(path)
     with pytest.raises(FileNotFoundError):
@@ -247,7 +247,7 @@ def test_thinning_keeps_spikes_and_gaps(tmp_path):
     assert not any(bucket.first_step < 1_000 and bucket.last_step > 9_000 for bucket in buckets)
 
 
-def test_a_preview_reads_some_places_only(tmp_path):
+def test_a_preview_reads_only_a_few_places(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_bytes(b"".join(line(step, a=float(step), **({"b": "nan"} if step == 0 else {})) for step in range(20_000)))
     found = preview_of(path, places=10, place_bytes=1_000).curves

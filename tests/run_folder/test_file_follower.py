@@ -14,7 +14,7 @@ def steps(rows):
     return [one["step"] for one in rows]
 
 
-def test_first_the_last_then_the_new(tmp_path):
+def test_the_last_records_come_first_and_then_new_ones(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text(row(1) + row(2) + row(3))
     file = FileFollower(path)
@@ -30,14 +30,14 @@ def test_first_the_last_then_the_new(tmp_path):
     assert not file.was_truncated
 
 
-def test_no_file_yet(tmp_path):
+def test_a_missing_file_is_read_once_it_exists(tmp_path):
     file = FileFollower(tmp_path / "scalars.jsonl")
     assert (file.last(5), file.new()) == ([], [])
     (tmp_path / "scalars.jsonl").write_text(row(1))
     assert steps(file.new()) == [1]
 
 
-def test_a_torn_line_at_the_beginning(tmp_path):
+def test_a_torn_last_line_is_read_once_it_is_complete(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text(row(1) + '{"step": 2')
     file = FileFollower(path)
@@ -46,7 +46,7 @@ def test_a_torn_line_at_the_beginning(tmp_path):
     assert steps(file.new()) == [2]
 
 
-def test_cut_back_and_written_again(tmp_path):
+def test_a_truncated_file_is_followed_from_its_new_end(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text("".join(map(row, range(1, 11))))
     file = FileFollower(path)
@@ -60,7 +60,7 @@ def test_cut_back_and_written_again(tmp_path):
     assert not file.was_truncated
 
 
-def test_cut_back_and_longer_again_before_we_look(tmp_path):
+def test_a_truncation_is_noticed_after_the_file_has_grown_again(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text("".join(map(row, range(1, 11))))
     file = FileFollower(path)
@@ -71,7 +71,7 @@ def test_cut_back_and_longer_again_before_we_look(tmp_path):
     assert file.new() == []
 
 
-def test_another_file_in_its_place(tmp_path):
+def test_a_new_file_in_its_place_is_read_from_the_start(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text(row(1) + row(2))
     file = FileFollower(path)

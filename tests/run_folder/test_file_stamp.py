@@ -1,4 +1,4 @@
-"""A file is not opened again while its stamp says that it has not changed."""
+"""A file is not reopened while its stamp shows no change."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_a_follower_opens_a_file_only_if_it_has_changed(tmp_path, monkeypatch):
     add(1, 60)
     assert [row["step"] for row in follower.new()] == [1]
     assert (follower.new(), follower.new(), len(opened)) == ([], [], 1)
-    add(2, 0)  # so new that another change may have the same stamp
+    add(2, 0)  # so recent that another change may leave the same stamp
     assert [row["step"] for row in follower.new()] == [2]
     assert (follower.new(), len(opened)) == ([], 3)

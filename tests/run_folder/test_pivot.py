@@ -3,7 +3,7 @@ from __future__ import annotations
 from hookpoint.run_folder.pivot import WideTable
 
 
-def test_what_is_appended_meanwhile_is_left_out(train_run):
+def test_rows_appended_later_are_left_out(train_run):
     path = train_run(epochs=1) / "scalars.jsonl"
     found = WideTable(path)
     with open(path, "a") as file:

@@ -9,7 +9,7 @@ from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
 
 
-def test_epochs_of_a_long_run_are_where_they_were(tmp_path):
+def test_thinned_curves_keep_steps_at_their_epochs(tmp_path):
     (tmp_path / "mine").mkdir()
     with open(tmp_path / "mine" / "scalars.jsonl", "w") as file:
         for step in range(1, 20_001):

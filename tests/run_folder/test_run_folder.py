@@ -1,4 +1,4 @@
-"""What a folder says of its run, however that ended."""
+"""RunFolder reads the facts of a run, however the run ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stop(Callback):
         run.stop("enough")
 
 
-def test_a_finished_run(train_run):
+def test_a_finished_run_has_all_facts(train_run):
     run = RunFolder(train_run(epochs=2))
     assert run.is_run
     assert (run.name, run.status, run.reason) == ("mine", "finished", "")
@@ -37,7 +37,7 @@ def test_a_finished_run(train_run):
     assert run.started.isoformat() == run.facts["started"]
 
 
-def test_a_stopped_and_a_failed_run(train_run):
+def test_stopped_and_failed_runs_have_a_reason(train_run):
     stopped = RunFolder(train_run("stopped", callbacks=[Stop()]))
     assert (stopped.status, stopped.reason) == ("stopped", "enough")
     with pytest.raises(RuntimeError):
@@ -59,10 +59,10 @@ def test_a_run_is_running_until_it_is_killed(training, until):
         live.process.wait()
         assert RunFolder(live.workdir).status == "killed"
         assert RunFolder(live.workdir).seconds >= 0
-        assert run.status == "running"  # what was read stays
+        assert run.status == "running"  # an existing RunFolder keeps what it read
 
 
-def test_a_run_that_ends_between_two_looks(train_run, monkeypatch):
+def test_a_run_that_ends_while_it_is_read_is_finished(train_run, monkeypatch):
     folder = train_run()
     contents = [{"format": 1, "status": "running"}, json.loads((folder / "run.json").read_text())]
     monkeypatch.setattr(
@@ -73,7 +73,7 @@ def test_a_run_that_ends_between_two_looks(train_run, monkeypatch):
     assert run.step == 8
 
 
-def test_without_run_json_how_it_ended_is_unknown(train_run):
+def test_the_status_is_unknown_without_run_json(train_run):
     folder = train_run()
     (folder / "run.json").unlink()
     run = RunFolder(folder)
@@ -83,7 +83,7 @@ def test_without_run_json_how_it_ended_is_unknown(train_run):
     assert run.seconds >= 0
 
 
-def test_without_run_json_and_scalars_checkpoints_tell_the_step(train_run):
+def test_the_step_comes_from_checkpoints_without_other_files(train_run):
     folder = train_run()
     for name in ("run.json", "scalars.jsonl", "events.jsonl"):
         (folder / name).unlink()
@@ -91,13 +91,13 @@ def test_without_run_json_and_scalars_checkpoints_tell_the_step(train_run):
     assert (run.is_run, run.status, run.step, run.epoch, run.best) == (True, "unknown", 8, None, None)
 
 
-def test_without_scalars_the_last_values_are_those_that_the_run_kept(train_run):
+def test_without_scalars_the_last_values_come_from_run_json(train_run):
     run = RunFolder(train_run(monitors=[]))
     assert run.values == {"loss": 1.25, "val_loss": 1.5}
     assert run.last.exists is False
 
 
-def test_best_from_events_where_the_run_kept_none(train_run):
+def test_without_run_json_the_best_value_comes_from_events(train_run):
     folder = train_run()
     (folder / "run.json").unlink()
     best = RunFolder(folder).best
@@ -116,7 +116,7 @@ def test_best_from_events_where_the_run_kept_none(train_run):
     ],
     ids=["epochs before steps", "never nan", "validation first", "more is better", "says nothing", "nothing but nan"],
 )
-def test_best_guessed_by_the_name(tmp_path, lines, expected):
+def test_without_a_stated_best_value_metric_names_decide(tmp_path, lines, expected):
     rows = [{"step": step, "epoch": 1, "time": 1.0, "at": at, **values} for step, (at, values) in enumerate(lines, 1)]
     (tmp_path / "scalars.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     best = RunFolder(tmp_path).best
@@ -124,7 +124,7 @@ def test_best_guessed_by_the_name(tmp_path, lines, expected):
     assert best is None or best.source == "guess"
 
 
-def test_a_torn_end_is_passed_over(train_run):
+def test_a_torn_last_line_is_skipped(train_run):
     folder = train_run()
     with open(folder / "scalars.jsonl", "a") as file:
         file.write('{"step": 99, "epo')
@@ -142,7 +142,7 @@ def test_only_the_end_of_a_long_file_is_read(tmp_path, monkeypatch):
     assert len(parsed) < 100
 
 
-def test_checkpoints_with_hard_links_counted_once(train_run):
+def test_hard_links_of_checkpoints_are_counted_once(train_run):
     run = RunFolder(train_run(epochs=3))
     listed = {one.path.name: one for one in run.checkpoints}
     assert list(listed) == ["step-00000004", "step-00000008", "step-00000012", "best-val_loss"]
@@ -173,7 +173,7 @@ def test_a_damaged_manifest_is_reported(train_run):
         {"format": 1, "status": ["finished"]},
     ],
 )
-def test_another_programs_run_json_is_none(tmp_path, facts):
+def test_a_run_json_of_another_program_is_not_a_run(tmp_path, facts):
     (tmp_path / "run.json").write_text(json.dumps(facts))
     assert not RunFolder(tmp_path).is_run
 
@@ -187,7 +187,7 @@ def test_facts_of_wrong_types_are_left_out(tmp_path):
     assert (run.best, run.seconds, run.values) == (None, 0.0, {})
 
 
-def test_an_empty_folder_and_none_at_all(tmp_path):
+def test_empty_and_missing_folders_are_not_runs(tmp_path):
     assert not RunFolder(tmp_path).is_run
     assert not RunFolder(tmp_path / "nothing").is_run
 
@@ -199,7 +199,7 @@ def test_pipes_in_place_of_files_do_not_block(tmp_path):
     assert list(RunFolder(tmp_path).events()) == []
 
 
-def test_a_resumed_run_has_its_first_start_and_all_its_time(train_run):
+def test_a_resumed_run_keeps_its_first_start_and_total_time(train_run):
     folder = train_run(epochs=1)
     first = RunFolder(folder)
     train_run(epochs=3)
@@ -209,12 +209,12 @@ def test_a_resumed_run_has_its_first_start_and_all_its_time(train_run):
     assert again.seconds >= first.seconds
 
 
-def test_a_copy_elsewhere_is_the_same_run(train_run, tmp_path):
+def test_a_copied_run_keeps_its_status(train_run, tmp_path):
     shutil.copytree(train_run(), tmp_path / "copy")
     assert RunFolder(tmp_path / "copy").status == "finished"
 
 
-def test_a_loop_that_is_entered_is_running_in_this_process_too(train_run):
+def test_a_run_of_this_process_is_running(train_run):
     class Look(Callback):
         def on_epoch_end(self, run):
             seen.append(RunFolder(run.workdir).status)
@@ -224,7 +224,7 @@ def test_a_loop_that_is_entered_is_running_in_this_process_too(train_run):
     assert seen == ["running", "running"]
 
 
-def test_a_best_value_many_saves_ago(tmp_path):
+def test_a_best_value_from_many_saves_ago_is_found(tmp_path):
     """A run in progress keeps its best value in events.jsonl only."""
     clocks = {"step": 1, "iteration": 1, "epoch": 1, "time": 1.0}
     events = [{**clocks, "event": "best", "metric": "val_loss", "value": 0.25, "mode": "min"}]
@@ -242,7 +242,7 @@ def write(folder, content):
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400), "1e999", "NaN"])
-def test_a_duration_that_no_clock_has(tmp_path, number):
+def test_an_impossible_duration_is_read_as_zero(tmp_path, number):
     run = write(tmp_path / "mine", f'{{"format": 1, "status": "finished", "elapsed_seconds": {number}}}')
     assert (run.status, run.seconds) == ("finished", 0.0)
 
@@ -260,12 +260,12 @@ def test_a_duration_that_no_clock_has(tmp_path, number):
         ("[" * 200_000, "it is nested more than 100 levels deep"),
     ],
 )
-def test_an_invalid_run_file_says_why(tmp_path, content, why):
+def test_an_invalid_run_file_gives_a_reason(tmp_path, content, why):
     run = write(tmp_path / "mine", content)
     assert (run.status, run.reason, run.step) == ("unknown", f"run.json is unreadable: {why}", 3)
 
 
-def test_a_run_file_that_is_no_file(tmp_path):
+def test_a_run_json_that_is_a_folder_is_reported(tmp_path):
     run = write(tmp_path / "mine", "")
     (run.path / "run.json").unlink()
     assert run.reason == ""
@@ -289,7 +289,7 @@ def test_pauses_do_not_count_as_training_time(tmp_path, monkeypatch):
         return again.seconds, again.is_paused
 
     assert paused() == (100, False)
-    assert paused(("pause", -50, "applied"), ("resume", -40, "applied")) == (100, False)  # an earlier start
+    assert paused(("pause", -50, "applied"), ("resume", -40, "applied")) == (100, False)  # from an earlier start
     assert paused(("pause", 10, "applied"), ("resume", 30, "applied")) == (80, False)
     assert paused(("pause", 10, "applied"), ("pause", 20, "applied"), ("resume", 30, "refused")) == (10, True)
     assert paused(("pause", 10, "applied"), ("resume", 30, "applied"), ("pause", 90, "applied")) == (70, True)

@@ -1,4 +1,4 @@
-"""Series are what scalars.jsonl says, whatever is in it."""
+"""read_series reads the series in scalars.jsonl, whatever the file contains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def line(step, text="", epoch=1, at="step"):
     return f'{{"step": {step}, "epoch": {epoch}, "time": {step}.5, "at": "{at}"{", " if text else ""}{text}}}'
 
 
-def test_a_real_run(train_run):
+def test_the_series_of_a_run_are_read(train_run):
     path = train_run(epochs=2) / "scalars.jsonl"
     found = read_series(path)
     assert list(found) == [("loss", "step"), ("loss", "epoch"), ("val_loss", "epoch")]
@@ -34,11 +34,11 @@ def test_a_real_run(train_run):
     assert series.times.tolist() == [row["time"] for row in rows]
 
 
-def test_some_names(train_run):
+def test_only_the_given_names_are_read(train_run):
     assert list(read_series(train_run() / "scalars.jsonl", names=["val_loss"])) == [("val_loss", "epoch")]
 
 
-def test_what_is_not_finite_comes_back(tmp_path):
+def test_non_finite_values_survive_the_round_trip(tmp_path):
     with Loop([cb.JSONWriter()], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         run.log(a=math.nan, b=math.inf, c=-math.inf, time=3.0, at=4.0)
     found = {name: series.values[0] for (name, _), series in read_series(tmp_path / "scalars.jsonl").items()}
@@ -82,7 +82,7 @@ def test_a_line_that_is_not_a_record_is_named(tmp_path, bad):
     assert str(caught.value) == f"{path}: lines 2, 4 are not JSON records with a step"
 
 
-def test_bytes_that_are_not_text(tmp_path):
+def test_a_line_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "scalars.jsonl").write_bytes(b"\xff\xfe\n" + line(1).encode() + b"\n")
     with pytest.raises(BadLines, match="line 1 is not a JSON record with a step"):
         read_series(tmp_path / "scalars.jsonl")
@@ -98,30 +98,30 @@ def test_values_that_are_not_numbers_are_left_out(tmp_path):
     assert {name: series.values.tolist() for (name, _), series in read_series(path).items()} == {"d": [1.0], "e": [math.inf]}
 
 
-def test_blanks_around_a_record(tmp_path):
+def test_whitespace_around_a_record_is_ignored(tmp_path):
     assert ("loss", "step") in read_series(write(tmp_path / "scalars.jsonl", "  " + line(1, '"loss": 2') + " \r"))
 
 
-def test_lines_that_lie_across_pieces(tmp_path, monkeypatch):
+def test_lines_may_cross_the_pieces_of_a_read(tmp_path, monkeypatch):
     monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 7)
     path = write(tmp_path / "scalars.jsonl", *(line(step, '"größe": 1') for step in range(50)))
     assert read_series(path)["größe", "step"].steps.tolist() == list(range(50))
 
 
-def test_a_very_long_line_is_refused(tmp_path, monkeypatch):
+def test_a_very_long_line_raises(tmp_path, monkeypatch):
     monkeypatch.setattr("hookpoint.run_folder._plain_file.MAX_LINE_BYTES", 100)
     monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 50)
     with pytest.raises(OSError, match="a line that is too long"):
         read_series(write(tmp_path / "scalars.jsonl", "x" * 200))
 
 
-def test_a_pipe_does_not_block(tmp_path):
+def test_a_pipe_raises_and_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "scalars.jsonl")
     with pytest.raises(OSError, match="is not a regular file"):
         read_series(tmp_path / "scalars.jsonl")
 
 
-def test_no_file(tmp_path):
+def test_a_missing_file_raises_and_an_empty_file_has_no_series(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_series(tmp_path / "scalars.jsonl")
     assert read_series(write(tmp_path / "empty.jsonl", end="")) == {}

@@ -1,4 +1,4 @@
-"""What the tests of other projects' callbacks share: pictures of digits, and a small network that reads them."""
+"""Fixtures for the tests of other projects' callbacks: images of digits, and a small network that classifies them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 @pytest.fixture(scope="session")
 def digits():
-    """Pictures of 8 by 8 pixels, and their labels."""
+    """Images of 8 by 8 pixels, and their labels."""
     from sklearn.datasets import load_digits
 
     pictures, labels = load_digits(return_X_y=True)
@@ -18,7 +18,7 @@ def digits():
 
 @pytest.fixture
 def network():
-    """Make a network that reads digits, the same every time, and its optimizer."""
+    """Return a factory for a digit classifier with the same weights every time, and its optimizer."""
 
     def make(lr=0.1):
         torch.manual_seed(0)

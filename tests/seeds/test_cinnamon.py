@@ -14,7 +14,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class GuardPair(Callback):
-    """A guard hookpoint, and what becomes of it when the wrapped function fails."""
+    """Record the three hookpoints of a guard: begin, end and error."""
 
     def __init__(self, seen: list[str], label: str = "") -> None:
         self.seen = seen
@@ -31,7 +31,7 @@ class GuardPair(Callback):
 
 
 class Everything(Callback):
-    """Write down the name of every hookpoint that comes by."""
+    """Record the name of every hookpoint that fires."""
 
     def __init__(self) -> None:
         self.hookpoints: list[str] = []
@@ -60,7 +60,7 @@ def test_guard_fires_exactly_begin_and_end():
     assert everything.hookpoints == ["on_hookpoint_begin", "on_hookpoint_end"]
 
 
-def test_guard_fires_exactly_begin_and_error_and_the_error_is_the_same():
+def test_guard_fires_exactly_begin_and_error_and_keeps_the_error():
     everything, error = Everything(), ValueError("no")
     with pytest.raises(ValueError, match=r"^no$") as raised:
         failing(error, callbacks=everything)
@@ -69,7 +69,7 @@ def test_guard_fires_exactly_begin_and_error_and_the_error_is_the_same():
     assert everything.hookpoints == ["on_hookpoint_begin", "on_hookpoint_error"]
 
 
-def test_guard_pair_wraps_the_function():
+def test_guard_fires_around_each_call():
     seen: list[str] = []
     my_function(callbacks=GuardPair(seen))
     with pytest.raises(KeyError):
@@ -77,7 +77,7 @@ def test_guard_pair_wraps_the_function():
     assert seen == ["begin", "end", "begin", "error 'lost'"]
 
 
-def test_callbacks_are_found_by_position_too():
+def test_callbacks_may_be_passed_by_position():
     seen: list[str] = []
 
     @guard("on_hookpoint")
@@ -122,7 +122,7 @@ def test_guard_without_a_name_is_named_after_the_function():
     assert everything.hookpoints == ["on_tokenize_begin", "on_tokenize_end"]
 
 
-def test_hookpoints_are_free():
+def test_any_name_can_be_a_hookpoint():
     everything = Everything()
 
     class Odd(Callback):
@@ -136,7 +136,7 @@ def test_hookpoints_are_free():
 # Manual hookpoints
 
 
-def test_manual_hookpoint():
+def test_a_manual_hookpoint_calls_the_method_of_its_name():
     seen = []
 
     class Mine(Callback):
@@ -153,12 +153,12 @@ def test_manual_hookpoint():
     assert seen == ["called", (3, {"words": 3})]
 
 
-def test_manual_hookpoint_needs_its_name():
+def test_a_manual_hookpoint_without_a_name_raises():
     with pytest.raises(TypeError, match="must be the name of a point"):
         Callback().run()
 
 
-# Pipelines: the class as the documentation prints it, on a Pipeline of the user's own
+# Pipelines: the class as cinnamon's documentation prints it, on the user's own Pipeline
 
 
 class Pipeline:
@@ -182,7 +182,7 @@ class CallbackPipeline(Pipeline, Callback):
 
 
 class OnOurs(hookpoint.CallbackPipeline):
-    """The same two methods, over our own get_pipeline()."""
+    """The same two methods, on top of hookpoint's get_pipeline()."""
 
     def setup(self, component: Any, save_path: Path):
         callbacks = self.get_pipeline()
@@ -207,7 +207,7 @@ def test_pipeline_in_a_guard_runs_in_order(pipeline):
 
 
 @pipelines
-def test_pipeline_error(pipeline):
+def test_pipeline_fires_error_in_order(pipeline):
     seen: list[str] = []
     with pytest.raises(ValueError, match="no"):
         failing(ValueError("no"), callbacks=pipeline([GuardPair(seen, "1 "), GuardPair(seen, "2 ")]))
@@ -215,7 +215,7 @@ def test_pipeline_error(pipeline):
 
 
 @pipelines
-def test_pipeline_manual_hookpoint(pipeline):
+def test_pipeline_forwards_a_manual_hookpoint(pipeline):
     seen: list[str] = []
     pipeline([GuardPair(seen, "1 "), GuardPair(seen, "2 ")]).run(hookpoint="on_hookpoint_begin")
     assert seen == ["1 begin", "2 begin"]
@@ -238,7 +238,7 @@ def test_pipelines_nest(pipeline):
 
 
 @pipelines
-def test_pipeline_in_a_loop(pipeline):
+def test_callbacks_of_a_pipeline_work_in_a_loop(pipeline):
     class Watch(Callback):
         def __init__(self):
             self.seen = []
@@ -267,7 +267,7 @@ def test_pipeline_in_a_loop(pipeline):
 
 
 class Steps(Callback):
-    """Triggers, and keeps how often in the checkpoint."""
+    """Record the step of each trigger, and save the list in the checkpoint."""
 
     def __init__(self):
         self.steps = []
@@ -297,7 +297,7 @@ def losses_of(callbacks, *, epochs=2):
 
 
 @pipelines
-def test_children_of_a_pipeline_are_triggered_each_by_its_schedule(pipeline):
+def test_each_child_of_a_pipeline_follows_its_own_schedule(pipeline):
     each_epoch, third = Steps(), Steps().when(Every(steps=3))
     run = losses_of([pipeline([each_epoch, pipeline([third])])])
     assert (each_epoch.steps, third.steps) == ([2, 4], [3])
@@ -305,7 +305,7 @@ def test_children_of_a_pipeline_are_triggered_each_by_its_schedule(pipeline):
 
 
 @pipelines
-def test_a_schedule_of_a_pipeline_is_its_childrens(pipeline):
+def test_the_schedule_of_a_pipeline_applies_to_its_children(pipeline):
     steps = Steps()
     losses_of([pipeline([steps]).when(Every(steps=3))])
     assert steps.steps == [3]
@@ -320,14 +320,14 @@ def test_monitors_in_a_pipeline_get_records(pipeline):
     assert records.losses == [1.0, 2.0]
 
 
-def test_what_is_no_callback_in_a_pipeline_of_ones_own_is_left_to_it():
+def test_a_custom_pipeline_may_hold_objects_that_are_not_callbacks():
     class Stages(Pipeline, Callback):
         def run(self, hookpoint=None, logs=None): ...
 
     losses_of([Stages(["tokenize", object()])])
 
 
-def test_triggers_go_through_the_run_that_was_written():
+def test_triggers_go_through_an_overridden_run_method():
     class Closed(CallbackPipeline):
         def run(self, hookpoint=None, logs=None):
             if hookpoint != "on_trigger" or logs["run"].epoch == 2:
@@ -349,7 +349,7 @@ def test_triggers_go_through_the_run_that_was_written():
     assert old.seen == ["epoch"] * 3
 
 
-def test_a_main_callback_and_wrappers_work_in_a_pipeline_of_ones_own():
+def test_main_callback_and_wrappers_work_in_a_custom_pipeline():
     class Main(hookpoint.MainCallback): ...
 
     seen = []
@@ -367,7 +367,7 @@ def test_a_main_callback_and_wrappers_work_in_a_pipeline_of_ones_own():
 # Outer routines: hookpoints around seeds and folds
 
 
-def test_routine_hookpoints_around_seeds_and_folds():
+def test_run_each_fires_hookpoints_around_seeds_and_folds():
     seen = []
 
     class Routine(Callback):
@@ -391,7 +391,7 @@ def test_routine_hookpoints_around_seeds_and_folds():
     assert seen == [("seeds", [7, 8]), ("seed", 7), *folds, ("seed", 8), *folds, "done"]
 
 
-def test_routine_that_is_broken_off_ends():
+def test_run_each_fires_its_end_after_a_break():
     everything = Everything()
     for _ in run_each("seed", [7, 8], everything):
         break

@@ -1,4 +1,4 @@
-"""Keras's callbacks run as its users write them: (epoch, logs) and (batch, logs), batch being an index."""
+"""Keras callbacks run unchanged: methods take (epoch, logs) or (batch, logs), where batch is an index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Scalar:
-    """A number on a device: it becomes a float only when someone asks."""
+    """A number on a device: it is read only when converted to a float."""
 
     shape = ()
 
@@ -25,7 +25,7 @@ class Scalar:
 
 
 def fit(callbacks, *, epochs=1, train=(1.0, 3.0), val=None, **given):
-    """What `model.fit` does: train, validate, log a loss for each."""
+    """Do what `model.fit` does: train, validate and log a loss for each."""
     with Loop(callbacks, **given) as run:
         for epoch in run.epochs(epochs):
             for batch in run.batches(list(train)):
@@ -102,7 +102,7 @@ def test_fit_calls_every_name_in_order():
     ]
 
 
-def test_predict_calls_its_names():
+def test_predict_calls_the_predict_names_in_order():
     callback = EveryName()
     with Loop([callback]) as run:
         for _ in run.batches(["a", "b"], mode="pred"):
@@ -118,14 +118,14 @@ def test_predict_calls_its_names():
 
 
 @pytest.mark.parametrize("edge", ["begin", "end"])
-def test_short_batch_names_mean_training(edge):
+def test_short_batch_names_are_called_in_training_only(edge):
     batches = []
     callback = LambdaCallback(**{f"on_batch_{edge}": lambda batch, logs=None: batches.append(batch)})
     fit([callback], train=[5.0, 6.0, 7.0], val=[9.0])
     assert batches == [0, 1, 2]
 
 
-def test_batch_is_the_index_in_these_spellings_and_the_data_in_ours():
+def test_batch_is_the_index_under_keras_names_and_the_data_under_ours():
     seen = []
 
     class Theirs(Callback):
@@ -140,7 +140,7 @@ def test_batch_is_the_index_in_these_spellings_and_the_data_in_ours():
     assert seen == [("index", 0), ("data", 5.0, 0)]
 
 
-def test_logs_become_floats_when_read_and_not_before():
+def test_logs_become_floats_only_when_read():
     loss, other, seen = Scalar(2), Scalar(3), []
 
     class Read(Callback):
@@ -155,7 +155,7 @@ def test_logs_become_floats_when_read_and_not_before():
     assert type(seen[0]) is float
 
 
-def test_a_missing_name_in_logs_is_said():
+def test_a_missing_name_in_logs_raises():
     class Wrong(Callback):
         def on_epoch_end(self, epoch, logs=None):
             logs["accuracy"]
@@ -164,7 +164,7 @@ def test_a_missing_name_in_logs_is_said():
         fit([Wrong()])
 
 
-def test_get_of_logs_returns_none_where_nothing_is():
+def test_logs_get_returns_none_for_a_missing_name():
     seen = []
 
     class Careful(Callback):
@@ -175,7 +175,7 @@ def test_get_of_logs_returns_none_where_nothing_is():
     assert seen == [(2.0, None)]
 
 
-def test_reduce_lr_on_plateau_in_a_few_lines():
+def test_a_user_written_reduce_lr_on_plateau_works():
     class Optimizer:
         param_groups = [{"lr": 1.0}]  # noqa: RUF012
 
@@ -202,7 +202,7 @@ def test_reduce_lr_on_plateau_in_a_few_lines():
     assert rates == [1.0, 1.0, 0.2, 0.2, 0.1, 0.1]
 
 
-def test_reduce_lr_on_plateau_in_a_fit(digits, network):
+def test_reduce_lr_on_plateau_reduces_the_rate_in_fit(digits, network):
     inputs, targets = digits
     reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
     model = Runner(*network(), nn.CrossEntropyLoss(), callbacks=[reduce_lr], monitors=[], device="cpu")
@@ -220,8 +220,8 @@ def test_reduce_lr_on_plateau_in_a_fit(digits, network):
     assert run.optimizer.param_groups[0]["lr"] == 0.001
 
 
-def test_reduce_lr_on_plateau_in_a_fit_that_validates_nothing(digits, network):
-    """Keras warns in each epoch; here a metric that nothing logs is refused."""
+def test_reduce_lr_on_plateau_raises_if_nothing_logs_its_metric(digits, network):
+    """Keras only warns in each epoch."""
     inputs, targets = digits
     reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
     model = Runner(*network(), nn.CrossEntropyLoss(), callbacks=[reduce_lr], monitors=[], device="cpu")
@@ -229,7 +229,7 @@ def test_reduce_lr_on_plateau_in_a_fit_that_validates_nothing(digits, network):
         model.fit((inputs[:150], targets[:150]), epochs=2, batch_size=50)
 
 
-def test_both_spellings_of_the_batch_in_one_class_are_refused():
+def test_two_spellings_of_one_point_in_a_class_raise():
     class Both(Callback):
         def on_batch_end(self, batch, logs=None): ...
 
@@ -253,7 +253,7 @@ def test_lambda_callback_takes_keras_names():
     assert seen == ["begin", (1, 2.0), "end"]
 
 
-def test_a_callback_knows_the_model_and_the_trainer_during_a_run():
+def test_a_callback_has_model_and_trainer_during_a_run_only():
     class Looks(Callback):
         def on_epoch_end(self, epoch, logs=None):
             seen.append((self.model, self.trainer.epoch))

@@ -1,4 +1,4 @@
-"""MindSpore's callbacks run as its users write them: run_context, original_args(), request_stop(), both families of names."""
+"""MindSpore callbacks run unchanged: run_context, original_args(), request_stop(), and both families of names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class StopAtTime(Callback):
-    """Stop when training has taken so many minutes; what one point knows is handed to another through the arguments."""
+    """Stop after `run_time` minutes of training; the start time is passed between points through the arguments."""
 
     def __init__(self, run_time):
         super().__init__()
@@ -34,7 +34,7 @@ class StopAtTime(Callback):
 
 
 class SaveBestAccuracy(Callback):
-    """Evaluate after each step, and save the network under its accuracy when that is the best so far."""
+    """Evaluate after each step, and save the network under its accuracy if that is the best so far."""
 
     def __init__(self, model, dataset, folder):
         super().__init__()
@@ -52,7 +52,7 @@ class SaveBestAccuracy(Callback):
 
 
 class Net:
-    """Says yes to whatever is above its weight."""
+    """A classifier that predicts True for inputs above its weight."""
 
     weight = 0
 
@@ -69,24 +69,24 @@ def train(callbacks, *, epochs=2, batches=3, losses=None, **given):
     return run
 
 
-# The two callbacks its guide describes
+# The callbacks of its guide
 
 
-def test_stop_at_time_goes_on_while_there_is_time():
+def test_stop_at_time_continues_until_its_time_is_up():
     callback = StopAtTime(run_time=60)
     run = train([callback])
     assert callback.stopped_at is None
     assert run.iteration == 6
 
 
-def test_stop_at_time_stops():
+def test_stop_at_time_stops_after_its_time():
     callback = StopAtTime(run_time=-1)
     run = train([callback])
     assert callback.stopped_at == (1, 1, 10.0)
     assert (run.epoch, run.iteration) == (1, 1)
 
 
-def test_save_best_accuracy(tmp_path):
+def test_save_best_accuracy_saves_each_new_best(tmp_path):
     net, data = Net(), [(1, False), (2, False), (3, True), (4, True)]
     callback = SaveBestAccuracy(net, data, tmp_path)
     with Loop([callback], model=net) as run:
@@ -97,7 +97,7 @@ def test_save_best_accuracy(tmp_path):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"0.75.ckpt": "weight 3", "1.0.ckpt": "weight 2"}
 
 
-def test_stop_when_the_loss_is_low_enough():
+def test_a_callback_can_stop_at_a_low_loss():
     class StopAtLoss(Callback):
         def on_train_step_end(self, run_context):
             if run_context.original_args().net_outputs < 0.5:
@@ -107,7 +107,7 @@ def test_stop_when_the_loss_is_low_enough():
     assert (run.epoch, run.iteration) == (1, 3)
 
 
-def test_print_the_epoch_with_its_loss():
+def test_a_callback_can_read_the_epoch_and_its_loss():
     lines = []
 
     class Inform(Callback):
@@ -209,7 +209,7 @@ def test_bare_names_are_called_in_order():
     assert callback.seen == ["begin", "epoch_begin", *["step_begin", "step_end"] * 2, "epoch_end", "end"]
 
 
-def test_bare_names_count_only_with_run_context():
+def test_bare_names_are_handlers_only_if_they_take_run_context():
     class Interval(Callback):
         def begin(self):
             raise AssertionError("no handler: it has no run_context")
@@ -240,7 +240,7 @@ def test_callbacks_run_in_the_order_of_the_list():
 # The arguments
 
 
-def test_arguments_of_a_run():
+def test_original_args_describe_the_run():
     net, optimizer, loss_fn, seen = object(), object(), object(), []
 
     class Look(Callback):
@@ -260,7 +260,7 @@ def test_arguments_of_a_run():
     assert seen == [(1, 1), (1, 1, 10.0), (1, 2), (1, 2, 11.0), (2, 3), (2, 3, 20.0), (2, 4), (2, 4, 21.0)]
 
 
-def test_arguments_are_one_dict_that_lasts_the_run():
+def test_original_args_is_one_dict_for_the_whole_run():
     with Loop() as run:
         run.original_args().best = 1
         run.original_args()["worst"] = 2
@@ -274,7 +274,7 @@ def test_arguments_are_one_dict_that_lasts_the_run():
             run.original_args().wrost  # noqa: B018
 
 
-def test_net_outputs_are_outputs_where_there_is_no_loss():
+def test_net_outputs_are_the_outputs_without_a_loss():
     with Loop() as run:
         for _ in run.batches([1], mode="val"):
             run.outputs = [0.1, 0.9]
@@ -282,6 +282,6 @@ def test_net_outputs_are_outputs_where_there_is_no_loss():
             assert run.original_args().mode == "eval"
 
 
-def test_net_outputs_before_there_are_any():
+def test_net_outputs_outside_an_iteration_raise():
     with Loop() as run, pytest.raises(errors.OutsideIteration, match="no iteration is running"):
         run.original_args().net_outputs  # noqa: B018

@@ -1,4 +1,4 @@
-"""The callbacks of MindSpore's guide train a network: its four built-in ones together, and the two it has users write."""
+"""The callbacks of MindSpore's guide work in real training: four built-in callbacks, and two that users write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookpoint import Callback, Runner, load_weights, save_checkpoint
 from hookpoint.callbacks import CheckpointConfig, LossMonitor, ModelCheckpoint, SummaryCollector, TimeMonitor
 from hookpoint.core.errors import NonFiniteLoss
 
-STEPS = 14  # of an epoch
+STEPS = 14  # per epoch
 
 
 def accuracy(outputs, targets):
@@ -24,14 +24,14 @@ def accuracy(outputs, targets):
 
 @pytest.fixture(scope="module")
 def digits(digits):
-    """Pictures to train with and to evaluate with."""
+    """Images for training and for evaluation."""
     inputs, targets = digits
     return (inputs[:1400], targets[:1400]), (inputs[1400:], targets[1400:])
 
 
 @pytest.fixture
 def runner(network):
-    """Make what is `Model(network, loss_fn, optimizer, metrics={"accuracy"})` there."""
+    """Return a factory for the equivalent of `Model(network, loss_fn, optimizer, metrics={"accuracy"})`."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
 
@@ -46,7 +46,7 @@ def runner(network):
 # Built-in
 
 
-def test_the_four_callbacks_of_the_guide_together(runner, digits, tmp_path, capsys):
+def test_the_four_built_in_callbacks_work_together(runner, digits, tmp_path, capsys):
     config_ck = CheckpointConfig(save_checkpoint_steps=10, keep_checkpoint_max=3)
     ckpoint_cb = ModelCheckpoint(prefix="digits", config=config_ck)
     callbacks = [ckpoint_cb, SummaryCollector(collect_freq=10), LossMonitor(per_print_times=7), TimeMonitor()]
@@ -73,7 +73,7 @@ def test_the_four_callbacks_of_the_guide_together(runner, digits, tmp_path, caps
     assert len(re.findall(r"^Train epoch time: [\d.]+ ms, per step time: [\d.]+ ms$", printed, re.MULTILINE)) == 3
 
 
-def test_training_ends_when_the_loss_is_no_number(runner, digits, tmp_path):
+def test_training_ends_when_the_loss_is_nan(runner, digits, tmp_path):
     config_ck = CheckpointConfig(save_checkpoint_steps=1, keep_checkpoint_max=2)
     trained = runner([ModelCheckpoint("digits", config=config_ck), LossMonitor()], workdir=tmp_path, monitors=[])
     inputs, targets = digits[0]
@@ -85,10 +85,10 @@ def test_training_ends_when_the_loss_is_no_number(runner, digits, tmp_path):
     assert all(value.isfinite().all() for value in load_weights(newest).values())
 
 
-# One's own
+# User-written
 
 
-def test_the_loss_is_a_number_to_read(runner, digits):
+def test_net_outputs_are_the_loss_with_its_graph(runner, digits):
     seen = []
 
     class Read(Callback):
@@ -100,7 +100,7 @@ def test_the_loss_is_a_number_to_read(runner, digits):
 
 
 class StopAtTime(Callback):
-    """Ask for a stop when training has taken so many minutes."""
+    """Request a stop after `run_time` minutes of training."""
 
     def __init__(self, run_time):
         super().__init__()
@@ -119,7 +119,7 @@ class StopAtTime(Callback):
 
 
 class SaveCallback(Callback):
-    """Evaluate after each step, and save the network under its accuracy when there was none as good."""
+    """Evaluate after each step, and save the network under its accuracy if that is the best so far."""
 
     def __init__(self, eval_model, ds_eval, folder):
         super().__init__()
@@ -137,13 +137,13 @@ class SaveCallback(Callback):
 
 
 @pytest.mark.parametrize("minutes", [0.0, 60.0])
-def test_stop_at_a_time(minutes, runner, digits, capsys):
+def test_stop_at_time_stops_after_its_minutes(minutes, runner, digits, capsys):
     run = runner([StopAtTime(minutes)]).fit(digits[0], epochs=2, batch_size=100)
     said = re.findall(r"^epoch: 1, step: 1, loss: 2\.\d+$", capsys.readouterr().out, re.MULTILINE)
     assert (run.epoch, run.step, len(said)) == ((1, 1, 1) if minutes == 0 else (2, 2 * STEPS, 0))
 
 
-def test_stop_at_a_time_that_comes_in_the_middle(runner, digits, monkeypatch):
+def test_stop_at_time_stops_in_the_middle_of_an_epoch(runner, digits, monkeypatch):
     now = iter(range(1000))
     monkeypatch.setattr(time, "time", lambda clock=time.time: clock() + 60 * next(now))
     run = runner([StopAtTime(2.5)], extra_callbacks=[], monitors=[]).fit(digits[0], epochs=2, batch_size=100)
@@ -151,7 +151,7 @@ def test_stop_at_a_time_that_comes_in_the_middle(runner, digits, monkeypatch):
     assert 1 <= run.step <= 3
 
 
-def test_save_the_network_with_the_best_accuracy(runner, digits, tmp_path):
+def test_saving_the_best_accuracy_does_not_change_the_training(runner, digits, tmp_path):
     save = SaveCallback(lambda: saving, digits[1], tmp_path)
     saving = runner([save], monitors=[])
     saving.fit(digits[0], epochs=2, batch_size=100)
@@ -168,7 +168,7 @@ def test_save_the_network_with_the_best_accuracy(runner, digits, tmp_path):
         assert accuracy(plain.model(digits[1][0]), digits[1][1]).item() == pytest.approx(acc, abs=1e-12)
 
 
-def test_the_callback_of_the_guide_runs_as_written(runner, digits, tmp_path, monkeypatch, capsys):
+def test_the_save_callback_of_the_guide_runs_as_written(runner, digits, tmp_path, monkeypatch, capsys):
     class SaveCallback(Callback):
         def __init__(self, eval_model, ds_eval):
             super().__init__()
@@ -199,7 +199,7 @@ def test_the_callback_of_the_guide_runs_as_written(runner, digits, tmp_path, mon
     assert plain.eval(ds_eval)["accuracy"] == save.acc == float(saved[-1].stem)
 
 
-def test_save_the_best_accuracy_through_the_run(runner, digits, tmp_path):
+def test_a_callback_can_save_the_best_accuracy_through_the_run(runner, digits, tmp_path):
     class SaveBest(Callback):
         def __init__(self):
             super().__init__()

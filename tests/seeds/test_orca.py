@@ -1,4 +1,4 @@
-"""Orca's callbacks run as its users write them: its names, its runner argument, its MainCallback."""
+"""Orca callbacks run unchanged, with its names, its runner argument and its MainCallback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POINTS = GLOBAL + TRAINING + VALIDATION + PREDICTION
 
 
 class Line:
-    """y = weight * x, the smallest model there is."""
+    """y = weight * x, the smallest possible model."""
 
     def __init__(self, weight=0.0):
         self.weight = weight
@@ -39,7 +39,7 @@ class Line:
 
 
 class SquaredError:
-    """A loss that knows its way back to the model, as a tensor does."""
+    """A loss with a backward pass to the model, like a tensor."""
 
     def __init__(self, model, outputs, targets):
         self._model = model
@@ -81,7 +81,7 @@ UNSEEN = [[4.0]]
 
 
 def parts():
-    """What a runner is given, made fresh."""
+    """Return new arguments for a runner."""
     model = Line()
     optimizer = SGD(model, lr=0.05)
     return {
@@ -93,7 +93,7 @@ def parts():
 
 
 def trained_by_hand(epochs):
-    """The same training without any callback, for comparison."""
+    """Run the same training without callbacks, for comparison."""
     weight, lr = 0.0, 0.05
     for _ in range(epochs):
         for inputs, targets in TRAIN:
@@ -105,7 +105,7 @@ def trained_by_hand(epochs):
 
 
 def drive(callbacks, epochs=1, **given):
-    """The training process as Orca assumes it, then one validation and one prediction pass."""
+    """Run the training process that Orca assumes, then one prediction pass."""
     with Loop(callbacks, **given) as run:
         for _ in run.epochs(epochs):
             for _ in run.batches(TRAIN):
@@ -178,7 +178,7 @@ class CustomMainCB(MainCallBack):
 
 
 class AllPoints(MainCallback):
-    """All 23 points by their names; each says that it was called, and the starred ones also do their work."""
+    """All 23 points by name; each records its call, and the points with a default implementation also run it."""
 
     def __init__(self):
         self.seen = []
@@ -308,7 +308,7 @@ def test_all_23_points_fire_in_order():
     assert set(main.seen) == set(POINTS)
 
 
-def test_default_main_callback_does_what_orca_writes_out():
+def test_default_main_callback_equals_orcas_listing():
     by_default, written_out = parts(), parts()
     drive([MainCallback()], epochs=3, **by_default)
     drive([WrittenOut()], epochs=3, **written_out)
@@ -318,7 +318,7 @@ def test_default_main_callback_does_what_orca_writes_out():
     assert by_default["optimizer"].lr == 0.05 / 8
 
 
-def test_pseudo_code_may_fire_on_iter_forward_itself():
+def test_a_loop_may_fire_on_iter_forward_itself():
     given = parts()
     with Loop([MainCallback()], **given) as run:
         for _ in run.epochs(1):
@@ -356,7 +356,7 @@ def test_both_spellings_of_main_callback_are_one_class():
     assert MainCallBack is MainCallback
 
 
-def test_values_of_an_iteration_are_gone_after_it():
+def test_values_of_an_iteration_are_removed_after_it():
     at_begin = []
 
     class Look(Callback):
@@ -379,7 +379,7 @@ def test_values_of_an_iteration_are_gone_after_it():
 
 def test_a_finished_iteration_keeps_no_batch_alive():
     class Batch(list):
-        """A list that can be watched."""
+        """A list that supports weak references."""
 
     alive = []
 
@@ -399,19 +399,19 @@ def test_a_finished_iteration_keeps_no_batch_alive():
             assert alive[-1]() is None
 
 
-def test_a_second_main_callback_is_refused():
+def test_a_second_main_callback_raises():
     with pytest.raises(errors.MainPointTaken, match="two MainCallbacks: MainCallback and WrittenOut; a run has only one"):
         Loop([MainCallback(), WrittenOut()])
 
 
 @pytest.mark.parametrize("point", ["on_iter_forward", "on_train_forward", "on_val_forward", "on_iter_backward", "on_lr_adjust"])
-def test_starred_points_are_refused_elsewhere(point):
+def test_main_points_in_an_ordinary_callback_raise(point):
     stray = type("Stray", (Callback,), {point: lambda self, runner: None})
     with pytest.raises(errors.MainPointTaken, match=f"Stray.{point} is reserved for the MainCallback"):
         Loop([stray()])
 
 
-def test_main_callback_comes_first_wherever_it_stands():
+def test_main_callback_runs_first_at_any_position():
     order = []
 
     class Ordinary(Callback):
@@ -428,7 +428,7 @@ def test_main_callback_comes_first_wherever_it_stands():
     assert order == ["main", "ordinary"]
 
 
-def test_pocket_of_the_runner():
+def test_the_runner_stores_values_for_callbacks():
     with Loop() as run:
         run.put("best", 1)
         run.update("best", 2)
@@ -450,7 +450,7 @@ def tensors(number=3):
 
 
 def torch_parts(model=None):
-    """A model, its optimizer, a criterion and a scheduler, made the same way every time."""
+    """Return a model, its optimizer, a criterion and a scheduler, identical in each call."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -478,7 +478,7 @@ def test_the_runner_calls_an_ordinary_callback_at_its_points():
 
 
 class PseudoCode(MainCallback):
-    """The hooks of the pseudo code, in its names; each says that it was called and which attributes there are."""
+    """The hooks of Orca's pseudocode; each records its call and the attributes that exist at that time."""
 
     def __init__(self):
         self.seen = []
@@ -518,7 +518,7 @@ class PseudoCode(MainCallback):
         self.say(runner, "on_run_end")
 
 
-def test_the_runner_follows_the_pseudo_code():
+def test_the_runner_follows_orcas_pseudocode():
     main = PseudoCode()
     fitted(main, epochs=2)
 
@@ -555,7 +555,7 @@ def test_the_runner_fires_all_23_points_in_order():
     ]
 
 
-def test_the_runners_default_is_what_orca_writes_out():
+def test_the_runner_trains_like_orcas_listing_by_default():
     model, optimizer, criterion, scheduler = torch_parts()
     for _ in range(3):
         for inputs, targets in tensors():
@@ -568,7 +568,7 @@ def test_the_runners_default_is_what_orca_writes_out():
 
 
 class Detector(nn.Module):
-    """A detector as in torchvision: images and targets in, a dict of losses out."""
+    """A detector as in torchvision: takes images and targets, returns a dict of losses."""
 
     def __init__(self):
         super().__init__()
@@ -621,7 +621,7 @@ def test_custom_main_callback_trains_a_model_that_returns_its_losses():
     assert run.metrics["val_loss"] > 0
 
 
-def test_the_default_main_callback_does_so_too():
+def test_default_main_callback_trains_a_model_that_returns_its_losses():
     models = []
     for callbacks in ([CustomMainCB()], []):
         model, optimizer, _, _ = torch_parts(Detector())
@@ -634,7 +634,7 @@ def test_the_default_main_callback_does_so_too():
 
 
 class Alive(Callback):
-    """Keep weak references to what iterations see, and say at later points how many of them still live."""
+    """Keep weak references to the values of iterations, and count at later points how many are still alive."""
 
     def __init__(self):
         self.references, self.at = [], {}
@@ -669,7 +669,7 @@ class Alive(Callback):
 
 
 def fresh(number=3):
-    """Batches that nobody else holds, new ones in every epoch."""
+    """Yield new batches in every epoch, without other references to them."""
 
     class Fresh:
         def __iter__(self):
@@ -683,7 +683,7 @@ def mean_distance(outputs, targets):
 
 
 class WithWindows(WrittenOut):
-    """The default written out, as it has to be where gradients are accumulated."""
+    """The default written out for accumulated gradients."""
 
     def on_iter_backward(self, runner):
         runner.backward()
@@ -692,7 +692,7 @@ class WithWindows(WrittenOut):
 
 @pytest.mark.parametrize(("main", "accumulate"), [(MainCallback, 1), (MainCallback, 2), (WrittenOut, 1), (WithWindows, 2)])
 @pytest.mark.parametrize("defaults", [False, True], ids=["quiet", "with default callbacks"])
-def test_nothing_of_an_iteration_lives_on_in_the_next_or_in_validation(main, defaults, accumulate):
+def test_values_of_an_iteration_are_freed_before_the_next_and_validation(main, defaults, accumulate):
     alive = Alive()
     model, optimizer, criterion, _ = torch_parts()
     options = HOST if defaults else QUIET
@@ -718,16 +718,16 @@ def test_nothing_of_an_iteration_lives_on_in_the_next_or_in_validation(main, def
     }
 
 
-def test_validation_in_the_middle_of_training_keeps_the_training_batch_and_no_other():
+def test_validation_within_an_epoch_keeps_only_the_current_training_batch():
     alive = Alive()
     model, optimizer, criterion, _ = torch_parts()
     runner = Runner(model, optimizer, criterion, callbacks=[alive], **QUIET)
     runner.fit(fresh(), fresh(), epochs=1, validate_every=Every(steps=1))
     assert alive.at["before an iteration, in train"] == {0}
-    assert alive.at["before an iteration, in val"] == {4}  # the iteration at whose end it validates is not over
+    assert alive.at["before an iteration, in val"] == {4}  # validation runs at the end of an iteration that is still open
 
 
-def test_values_of_an_iteration_cannot_be_read_after_it_on_the_runner_either():
+def test_the_runner_removes_values_of_an_iteration_after_it():
     class Look(Callback):
         def after_train_epoch(self, runner):
             for name in ("batch", "batch_idx", "output", "outputs", "loss", "target"):

@@ -1,4 +1,4 @@
-"""tensorpack's callbacks run as its users write them: underscore methods, self.trainer, and its wrappers."""
+"""tensorpack callbacks run unchanged: underscore methods, self.trainer, and its wrappers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EveryName(Callback):
 
 
 class Count(Callback):
-    """Say when it was triggered, and nothing about how often that should be."""
+    """Record when it is triggered, without a schedule of its own."""
 
     def __init__(self):
         self.triggered = []
@@ -83,7 +83,7 @@ def test_trigger_runs_at_the_end_of_each_epoch():
     assert callback.triggered == [(1, 3), (2, 6)]
 
 
-def test_trigger_is_not_called_where_trigger_epoch_is_defined():
+def test_trigger_is_not_called_if_trigger_epoch_is_defined():
     class Both(Count):
         def _trigger_epoch(self):
             self.triggered.append("epoch")
@@ -93,7 +93,7 @@ def test_trigger_is_not_called_where_trigger_epoch_is_defined():
     assert callback.triggered == ["epoch", "epoch"]
 
 
-def test_trainer_is_the_run():
+def test_self_trainer_is_the_run():
     seen = []
 
     class Look(Callback):
@@ -112,7 +112,7 @@ def test_trainer_is_the_run():
         callback.trainer  # noqa: B018
 
 
-def test_underscore_names_count_only_without_parameters():
+def test_underscore_names_are_handlers_only_without_parameters():
     class Helper(Callback):
         def _trigger(self, value):
             raise AssertionError("no handler: it takes a value")
@@ -131,7 +131,7 @@ def test_underscore_names_count_only_without_parameters():
     train([Helper()])
 
 
-def test_after_train_runs_for_everyone_after_an_error():
+def test_after_train_runs_for_all_callbacks_after_an_error():
     seen = []
 
     class Fails(Callback):
@@ -163,8 +163,8 @@ def test_callbacks_run_in_the_order_of_the_list():
     assert [callback.name for callback in callbacks] == ["saver", "best", "inference"]
 
 
-def test_a_reader_listed_before_its_writer_is_moved_behind_it():
-    """tensorpack's own list has MinSaver before the InferenceRunner whose result it reads."""
+def test_a_reader_listed_before_its_writer_runs_after_it():
+    """tensorpack's example lists MinSaver before the InferenceRunner whose result it reads."""
     seen = []
 
     class MinSaver(Callback):
@@ -186,26 +186,26 @@ def test_a_reader_listed_before_its_writer_is_moved_behind_it():
 # Wrappers
 
 
-def test_periodic_trigger_by_steps():
+def test_periodic_trigger_triggers_every_k_steps():
     callback = Count()
     train([PeriodicTrigger(callback, every_k_steps=2)])
     assert callback.triggered == [(1, 2), (2, 4), (2, 6)]
     assert callback.epochs == [1, 2]
 
 
-def test_periodic_trigger_by_epochs():
+def test_periodic_trigger_triggers_every_k_epochs():
     callback = Count()
     train([PeriodicTrigger(callback, every_k_epochs=2)], epochs=4)
     assert callback.triggered == [(2, 6), (4, 12)]
 
 
-def test_periodic_trigger_by_both():
+def test_periodic_trigger_combines_steps_and_epochs():
     callback = Count()
     train([PeriodicTrigger(callback, every_k_steps=4, every_k_epochs=2)])
     assert callback.triggered == [(2, 4), (2, 6)]
 
 
-def test_periodic_trigger_before_train():
+def test_periodic_trigger_can_trigger_before_training():
     callback = Count()
     train([PeriodicTrigger(callback, every_k_epochs=1, before_train=True)])
     assert callback.triggered == [(0, 0), (1, 3), (2, 6)]
@@ -214,12 +214,12 @@ def test_periodic_trigger_before_train():
     assert only_before.triggered == [(0, 0)]
 
 
-def test_periodic_trigger_without_a_period_is_refused():
+def test_periodic_trigger_without_a_period_raises():
     with pytest.raises(errors.BadSchedule, match="PeriodicTrigger: no period given"):
         PeriodicTrigger(Count())
 
 
-def test_periodic_callback_makes_everything_rarer():
+def test_periodic_callback_limits_epoch_and_step_points_to_the_period():
     by_epoch, by_step = Count(), EveryName()
     train([PeriodicCallback(by_epoch, every_k_epochs=2), PeriodicCallback(by_step, every_k_steps=3)], epochs=4, steps=2)
     assert by_epoch.epochs == [2, 4]
@@ -230,7 +230,7 @@ def test_periodic_callback_makes_everything_rarer():
     assert by_step.seen[-1] == "_after_train"
 
 
-def test_enable_callback_if():
+def test_enable_callback_if_skips_epochs_where_the_condition_is_false():
     callback = EveryName()
     train([EnableCallbackIf(callback, lambda trainer: trainer.epoch_num > 1)], epochs=2, steps=1)
     assert callback.seen == [
@@ -239,7 +239,7 @@ def test_enable_callback_if():
     ]
 
 
-def test_callback_factory():
+def test_callback_factory_calls_its_functions():
     seen = []
     factory = CallbackFactory(
         setup_graph=lambda self: seen.append("setup"),
@@ -251,7 +251,7 @@ def test_callback_factory():
     assert seen == ["setup", "before", (1, 3, 1.0), (2, 6, 1.0), "after"]
 
 
-def test_callback_factory_under_a_period():
+def test_callback_factory_can_be_triggered_by_steps():
     steps = []
     train([PeriodicTrigger(CallbackFactory(trigger=lambda self: steps.append(self.global_step)), every_k_steps=2)])
     assert steps == [2, 4, 6]

@@ -1,6 +1,6 @@
-"""The list with which tensorpack's guide trains a ResNet, line by line as it stands there, on pictures of digits.
+"""The callback list with which tensorpack's guide trains a ResNet, line by line, on images of digits.
 
-Numbers are smaller: six epochs, and a schedule to match. Each line has to do what the comment beside it says.
+The numbers are smaller: six epochs, and a schedule to match. Each line must do what its comment in the guide says.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hookpoint import Callback, Runner, load_weights
 from hookpoint import callbacks as cb
 
 EPOCHS = 6
-STEPS = 14  # of an epoch
+STEPS = 14  # per epoch
 ERRORS = ("val-error-top1", "val-error-top5")
 
 
 class Digits:
-    """Pictures of 8 by 8 pixels, as train and val."""
+    """Images of 8 by 8 pixels, split into train and val."""
 
     def __init__(self):
         from sklearn.datasets import load_digits
@@ -42,10 +42,10 @@ class Digits:
 
 
 class Watch(Callback):
-    """Write down the rate of each epoch, the errors and the best at its end, and raise where one is to end early.
+    """Record the learning rates of each epoch, and the errors and the best value at its end; raise at a chosen epoch.
 
-    Also somebody at the keyboard: while the third epoch runs, a line is written into hyper.txt. An epoch that is trained
-    again finds the file as it was when it began.
+    It also plays the user: during the third epoch it writes a line to hyper.txt. An epoch that is trained again finds
+    the file as it was when the epoch began.
     """
 
     def __init__(self, saver, at="", epochs=()):
@@ -86,21 +86,21 @@ class Watch(Callback):
 
 
 class PowerCut(Exception):
-    """The run ends here, and nobody is told before."""
+    """Raised to end the run without warning."""
 
 
 def make(workdir, digits, *, shell="ipython", **given):
-    """Make the network, and a runner with the list; return it and who watches it."""
+    """Make the network and a runner with the list; return the runner and its Watch."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    saver = cb.MinSaver("val-error-top1", async_save=False)  # on_save comes in the epoch that it watches
+    saver = cb.MinSaver("val-error-top1", async_save=False)  # so that on_save fires in the same epoch
     seen = Watch(saver, **given)
     runner = Runner(
         network,
         optimizer,
         nn.CrossEntropyLoss(),
-        callbacks=[  # noqa: RUF005 - two lists, as there
+        callbacks=[  # noqa: RUF005 - two lists, as in the guide
             seen,
             cb.ModelSaver(async_save=False),
             saver,
@@ -142,13 +142,13 @@ def make(workdir, digits, *, shell="ipython", **given):
 
 
 def fit(workdir, digits, **given):
-    """Train with the list, or go on with what is in the workdir."""
+    """Train with the list, or resume the run in the workdir."""
     runner, seen = make(workdir, digits, **given)
     return runner.fit(digits.train, epochs=EPOCHS, batch_size=100), seen
 
 
 def records(workdir, name):
-    """Return (step, value) of each line of scalars.jsonl that has this value for an epoch, not for a log step."""
+    """Return (step, value) for each line of scalars.jsonl with a value of an epoch, not of a log step."""
     lines = [json.loads(line) for line in (workdir / "scalars.jsonl").read_text().splitlines()]
     return [(line["step"], line[name]) for line in lines if name in line and line["at"] != "step"]
 
@@ -159,7 +159,7 @@ def in_tensorboard(workdir):
 
 
 def measured(folder, digits):
-    """Return both errors of the weights in a checkpoint, counted without the callbacks."""
+    """Return both errors of the weights in a checkpoint, computed without the callbacks."""
     network = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     network.load_state_dict(load_weights(folder))
     inputs, targets = digits.val
@@ -174,7 +174,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def phone(tmp_path_factory):
-    """A `curl` that writes down what it was called with, one call a line."""
+    """A `curl` that records its arguments, one call per line."""
     folder = tmp_path_factory.mktemp("bin")
     with pytest.MonkeyPatch.context() as patch:
         (folder / "curl").write_text(
@@ -187,7 +187,7 @@ def phone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, digits, phone):
-    """One run with the list that nothing interrupts: its folder, the run, who watched it, and what it printed."""
+    """An uninterrupted run with the list: its folder, the run, its Watch, and its output."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     workdir = tmp_path_factory.mktemp("whole")
@@ -199,7 +199,7 @@ def whole(tmp_path_factory, digits, phone):
     torch.set_num_threads(threads)
 
 
-# What each comment says
+# What the comments in the guide say
 
 
 def test_the_model_is_saved_every_epoch(whole):
@@ -208,7 +208,7 @@ def test_the_model_is_saved_every_epoch(whole):
     assert folders == [f"step-{STEPS * epoch:08d}" for epoch in range(1, EPOCHS + 1)]
 
 
-def test_the_validation_error_is_that_of_the_model(whole, digits):
+def test_the_validation_error_matches_the_saved_weights(whole, digits):
     workdir, _, seen, _ = whole
     for epoch in range(1, EPOCHS + 1):
         true = measured(workdir / "checkpoints" / f"step-{STEPS * epoch:08d}", digits)
@@ -245,9 +245,9 @@ def test_the_rate_is_scheduled_by_epoch_and_changed_through_the_file(whole):
     assert {epoch: set(rates) for epoch, rates in seen.rates.items()} == {
         1: {0.1},
         2: {0.05},  # by schedule, after epoch 1
-        3: {0.01},  # in which the line is written
-        4: {0.005},  # by the line
-        5: {0.005},  # the line stands, against the schedule
+        3: {0.01},  # the line is written in this epoch
+        4: {0.005},  # from the line
+        5: {0.005},  # the line overrides the schedule
         6: {0.005},
     }
     assert [len(rates) for rates in seen.rates.values()] == [STEPS] * EPOCHS
@@ -261,7 +261,7 @@ def test_the_validation_error_is_sent_to_the_phone(whole, phone):
     assert phone.read_text().splitlines()[:EPOCHS] == [str(arguments) for arguments in expected]
 
 
-def test_moving_averages_summaries_and_updates(whole):
+def test_moving_averages_and_summaries_are_logged_and_updates_run(whole):
     workdir, _, seen, _ = whole
     curves = in_tensorboard(workdir)
     assert [step for step, _ in curves["loss/ema"]] == [step for step, _ in curves["loss"]]
@@ -273,11 +273,11 @@ def test_moving_averages_summaries_and_updates(whole):
     assert seen.updates == STEPS * EPOCHS
 
 
-# A run that ends early and goes on
+# Interrupted and resumed
 
 
 @pytest.mark.parametrize("at", ["before the checkpoint", "after the checkpoint"])
-def test_a_run_that_is_cut_off_in_each_epoch_is_the_same(at, whole, digits, tmp_path):
+def test_a_run_interrupted_in_each_epoch_gives_the_same_results(at, whole, digits, tmp_path):
     workdir, _, seen, _ = whole
     rates, errors, bests = {}, {}, {}
     for epoch in range(1, EPOCHS + 1):
@@ -304,8 +304,8 @@ def test_a_run_that_is_cut_off_in_each_epoch_is_the_same(at, whole, digits, tmp_
 
 
 @pytest.mark.slow
-def test_touch_a_file_to_pause_the_training_and_look_around(whole, tmp_path):
-    """A person at a terminal, with the bar and the printed lines in it; afterwards the run is as if nobody had looked."""
+def test_touching_a_file_opens_a_shell_during_training(whole, tmp_path):
+    """A shell in a real terminal, next to the progress bar; it does not change the run."""
     workdir, _, seen, _ = whole
     (tmp_path / "INJECT_SHELL.tmp").touch()
     ours, theirs = pty.openpty()
@@ -334,7 +334,7 @@ def test_touch_a_file_to_pause_the_training_and_look_around(whole, tmp_path):
 
 
 def read_until(terminal, pattern):
-    """Read from a terminal until its end looks like this."""
+    """Read from a terminal until its output matches the pattern."""
     written, deadline = "", monotonic() + 60
     while not (found := re.search(pattern, written)):
         assert monotonic() < deadline, f"{pattern} did not come: {written!r}"

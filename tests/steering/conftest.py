@@ -1,4 +1,4 @@
-"""A training that gets its commands from inside: at a chosen step, without waiting for a thread."""
+"""A training run that sends itself commands at chosen steps, without waiting for a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookpoint.steering.control_folder import ControlFolder
 
 @dataclass
 class Trained:
-    """What a training left: its run, its weights, and the rate and momentum of each step."""
+    """The results of a training run: the run, the weights, and the learning rate and momentum of each step."""
 
     workdir: object
     run: object = None
@@ -36,7 +36,7 @@ class Trained:
 
 
 class Sends(hookpoint.Callback):
-    """Send commands as a step ends: {step: [(do, args), ...]}. A function is called with the run instead."""
+    """Send commands at the end of a step: {step: [(do, args), ...]}. A function is called with the run instead."""
 
     def __init__(self, trained, commands):
         self.trained, self.commands = trained, commands

@@ -1,4 +1,4 @@
-"""A command that fails halfway: everything is as before, or the run ends and says so."""
+"""A command that fails halfway is undone; if it cannot be undone, the run ends with an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.core.loop.services import machine_of
 
 
 class Setting:
-    """A registered setting that refuses 7, and refuses to be set back from 8."""
+    """A registered setting that rejects 7, and cannot be set back from 8."""
 
     name = "drop"
 
@@ -46,7 +46,7 @@ class Registers(Callback):
         raise ValueError("no action")
 
 
-def test_a_setter_that_raises_leaves_the_other_settings_as_they_were(fit):
+def test_a_setter_that_raises_restores_the_other_settings(fit):
     state = {}
 
     def note(run):
@@ -82,7 +82,7 @@ def test_rates_are_restored_exactly_in_all_groups(fit):
     assert rates[0] == rates[1] == [0.1, 0.1 / 3]
 
 
-def test_a_change_that_cannot_be_undone_ends_the_run_and_says_so(fit):
+def test_a_change_that_cannot_be_undone_ends_the_run(fit):
     with pytest.raises(NotApplied, match=r"the old values could not be restored: RuntimeError: not from 8 to 0\.5"):
         fit({5: [("set", {"values": {"lr": 0.3, "drop": 8}})]}, callbacks=[Registers()], save_every=4)
     resumed = fit(callbacks=[Registers()], save_every=4)
@@ -93,7 +93,7 @@ def test_a_change_that_cannot_be_undone_ends_the_run_and_says_so(fit):
     assert resumed.steps == [(iteration, 0.1, 0.5) for iteration in range(5, 13)]
 
 
-def test_an_action_that_fails_is_refused(fit):
+def test_an_action_that_raises_is_refused(fit):
     trained = fit({5: [("call", {"action": "Registers.fail"})]}, callbacks=[Registers()])
     assert (trained.answers()[0].status, trained.answers()[0].reason) == ("refused", "ValueError: no action")
     assert trained.run.step == 12

@@ -1,4 +1,4 @@
-"""The journal: on disk before a command is applied, readable after a kill."""
+"""The journal is on disk before a command is applied, and readable after a kill."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_entries_are_read_in_order(folder):
     assert journal.last_number() == 2
 
 
-def test_a_torn_line_is_ignored_and_ended(folder):
+def test_a_torn_line_is_ignored_and_terminated(folder):
     journal, path = folder.journal, folder.path / "journal.jsonl"
     journal.append(entry(1))
     with path.open("ab") as file:
@@ -43,7 +43,7 @@ def test_a_torn_line_is_ignored_and_ended(folder):
 
 
 @pytest.mark.parametrize("line", [b"[]", b"null", b'{"number": 2}', b'{"number": 2, "order": 3}', b"[" * 5000, b"\xff"])
-def test_lines_that_are_no_entries_are_ignored(folder, line):
+def test_lines_that_are_not_entries_are_ignored(folder, line):
     folder.journal.append(entry(1))
     with (folder.path / "journal.jsonl").open("ab") as file:
         file.write(line + b"\n")

@@ -1,4 +1,4 @@
-"""The files of control: atomic, private, and safe to read whatever somebody puts there."""
+"""Control files are atomic, private, and safe to read whatever they contain."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_command_is_read_as_it_was_sent(folder):
     assert folder.taken() == []
 
 
-def test_a_command_is_claimed_or_withdrawn_never_both(folder):
+def test_a_command_is_either_claimed_or_withdrawn(folder):
     first, second = command(), command()
     folder.send(first), folder.send(second)
     assert folder.withdraw(first.id)
@@ -58,14 +58,14 @@ def test_a_value_that_is_not_finite_becomes_text(folder):
     assert folder.answer(answer.id).values == {"val_loss": "nan"}
 
 
-def test_everything_is_private(folder):
+def test_all_files_and_folders_are_private(folder):
     folder.send(command())
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.path.rglob("*")}
     assert set(modes.values()) == {0o700, 0o600}
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
-def test_a_folder_that_others_can_write_to_is_refused(tmp_path, mode):
+def test_a_folder_that_others_can_write_to_raises(tmp_path, mode):
     ControlFolder.create(tmp_path).close()
     (tmp_path / ".control").chmod(mode)
     with pytest.raises(errors.BadControlFile, match="others can write to it"):
@@ -79,7 +79,7 @@ def test_a_link_to_a_folder_is_not_followed(tmp_path):
         ControlFolder.create(tmp_path)
 
 
-def test_a_folder_swapped_for_another_has_no_effect(folder, tmp_path):
+def test_swapping_the_folder_has_no_effect_on_an_open_one(folder, tmp_path):
     folder.path.rename(tmp_path / "moved")
     ControlFolder.create(tmp_path).close()
     folder.send(command())
@@ -98,7 +98,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("data", UNUSABLE.values(), ids=UNUSABLE)
-def test_damaged_files_are_refused(folder, data):
+def test_damaged_files_are_rejected(folder, data):
     command_id = put_raw(folder, data)
     with pytest.raises(errors.BadControlFile):
         folder.read(command_id)
@@ -118,14 +118,14 @@ def test_damaged_files_are_refused(folder, data):
         ({"seconds": True}, "seconds"),
     ],
 )
-def test_invalid_fields_are_refused(folder, change, problem):
+def test_invalid_fields_are_rejected(folder, change, problem):
     one = command()
     put_raw(folder, json.dumps({**one.encoded(), **change}).encode(), one.id)
     with pytest.raises(errors.BadControlFile, match=problem):
         folder.read(one.id)
 
 
-def test_links_and_pipes_are_refused_and_do_not_block(folder, tmp_path):
+def test_links_and_pipes_are_rejected_and_do_not_block(folder, tmp_path):
     one, inbox = command(), folder.path / "inbox"
     real = tmp_path / "real.json"
     real.write_text(json.dumps(one.encoded()))
@@ -143,13 +143,13 @@ def test_links_and_pipes_are_refused_and_do_not_block(folder, tmp_path):
     assert real.exists()
 
 
-def test_other_names_are_ignored(folder):
+def test_files_with_other_names_are_ignored(folder):
     for name in ("README", "x.json", f".{new_id()}.json", f"{new_id()}.json.tmp"):
         (folder.path / "inbox" / name).touch()
     assert folder.waiting() == []
 
 
-def test_old_answers_and_half_written_files_are_removed(folder, monkeypatch):
+def test_clean_up_removes_old_answers_and_temporary_files(folder, monkeypatch):
     monkeypatch.setattr("hookpoint.steering.control_folder.MAX_ANSWERS", 2)
     ids = sorted(new_id() for _ in range(4))
     for command_id in ids:
@@ -161,7 +161,7 @@ def test_old_answers_and_half_written_files_are_removed(folder, monkeypatch):
     assert not half.exists()
 
 
-def test_a_file_that_is_replaced_while_it_is_read_is_read_again(folder, monkeypatch):
+def test_a_file_replaced_during_a_read_is_read_again(folder, monkeypatch):
     old, new = (ControlAnswer("1" * 20 + "-" + "2" * 8, "applied", step=step) for step in (3, 4))
     folder.put_answer(old)
     open_file, replaced = os.open, []

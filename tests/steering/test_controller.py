@@ -1,4 +1,4 @@
-"""`hookpoint.control`: commands to real trainings, and what becomes of them."""
+"""`hookpoint.control` sends commands to real training runs and returns their answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hookpoint.steering.control_order import ControlOrder
 ALPHA = "Tunable.alpha"
 
 
-def test_knobs_have_their_values_bounds_and_what_they_are(steered):
+def test_knobs_have_values_types_bounds_and_descriptions(steered):
     with steered(log_every=7) as live:
         knobs = control(live.workdir).knobs()
     alpha, mode, log_every = knobs[ALPHA], knobs["Tunable.mode"], knobs["log_every"]
@@ -32,7 +32,7 @@ def test_knobs_have_their_values_bounds_and_what_they_are(steered):
     assert (log_every.value, log_every.type, log_every.low) == (7, "int", 1)
 
 
-def test_what_is_set_is_applied_answered_and_an_event(steered):
+def test_set_applies_values_answers_and_logs_an_event(steered):
     with steered() as live:
         ctl = control(live.workdir)
         answer = ctl.set({ALPHA: 0.25, "Tunable.mode": "slow"}, expect={ALPHA: 0.5})
@@ -51,7 +51,7 @@ def test_what_is_set_is_applied_answered_and_an_event(steered):
     assert event["by"].endswith(f":{os.getpid()}")
 
 
-def test_values_that_the_run_changes_itself_are_known_at_the_end_of_an_epoch(tmp_path, monkeypatch):
+def test_values_that_the_run_changes_are_published_by_the_next_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr("hookpoint.steering.steering.PUBLISH_SECONDS", 0.0)
     seen = []
 
@@ -69,7 +69,7 @@ def test_values_that_the_run_changes_itself_are_known_at_the_end_of_an_epoch(tmp
     assert seen == [0.0, 0.25, 0.5]
 
 
-def test_a_refusal_says_why_and_changes_nothing(steered):
+def test_a_refused_command_has_a_reason_and_changes_nothing(steered):
     asked = [
         ({ALPHA: 1.5}, {}, "must be <= 1"),
         ({ALPHA: "much"}, {}, "must be a finite float"),
@@ -103,14 +103,14 @@ def test_a_refusal_says_why_and_changes_nothing(steered):
         (lambda ctl: ctl.set({ALPHA: 0.1}, timeout=float("nan")), "timeout must be a number of seconds > 0, got nan"),
     ],
 )
-def test_what_cannot_be_meant_is_not_sent(steered, send, message):
+def test_invalid_arguments_raise_and_send_nothing(steered, send, message):
     with steered() as live:
         with pytest.raises(BadArgument, match=message):
             send(control(live.workdir))
         assert control(live.workdir).pending() == []
 
 
-def test_a_timeout_may_be_infinite_and_values_may_be_numpy_s(steered):
+def test_timeouts_may_be_infinite_and_values_may_be_numpy_scalars(steered):
     with steered() as live:
         ctl = control(live.workdir)
         assert ctl.set({ALPHA: np.float32(0.25)}, expect={ALPHA: np.float64(0.5)}, timeout=float("inf")).now == {ALPHA: 0.25}
@@ -121,7 +121,7 @@ def test_a_timeout_may_be_infinite_and_values_may_be_numpy_s(steered):
             ctl.send("resume").wait("5")
 
 
-def test_a_paused_run_stands_still_saves_and_resumes(steered):
+def test_a_paused_run_saves_and_resumes_without_training(steered):
     with steered() as live:
         ctl = control(live.workdir)
         ctl.pause()
@@ -147,7 +147,7 @@ def test_stop_ends_the_run_with_its_reason(steered):
     assert '"seen enough"' in (live.workdir / "run.json").read_text()
 
 
-def test_commands_of_many_controllers_are_applied_one_after_another(steered):
+def test_commands_from_several_controllers_are_applied_in_sequence(steered):
     answers = []
 
     def steer(number):
@@ -174,7 +174,7 @@ def test_commands_of_many_controllers_are_applied_one_after_another(steered):
 # Commands that do not apply
 
 
-def test_a_command_that_is_withdrawn_never_applies(steered):
+def test_a_withdrawn_command_is_never_applied(steered):
     with steered() as live:
         ctl = control(live.workdir)
         live.gate.clear()
@@ -188,7 +188,7 @@ def test_a_command_that_is_withdrawn_never_applies(steered):
     assert set(live.tunable.alphas) == {0.5}
 
 
-def test_a_command_that_is_not_taken_in_time_is_withdrawn(steered):
+def test_a_command_is_withdrawn_after_its_timeout(steered):
     with steered() as live:
         ctl = control(live.workdir)
         live.gate.clear()
@@ -200,7 +200,7 @@ def test_a_command_that_is_not_taken_in_time_is_withdrawn(steered):
     assert set(live.tunable.alphas) == {0.5}
 
 
-def test_a_command_that_was_applied_is_not_withdrawn(steered):
+def test_an_applied_command_cannot_be_withdrawn(steered):
     with steered() as live:
         order = control(live.workdir).send("set", {"values": {ALPHA: 0.1}})
         order.wait()
@@ -210,7 +210,7 @@ def test_a_command_that_was_applied_is_not_withdrawn(steered):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ctrl-C may come just after a file was opened
-def test_ctrl_c_while_waiting_withdraws(steered):
+def test_ctrl_c_while_waiting_withdraws_the_command(steered):
     with steered() as live:
         ctl = control(live.workdir)
         live.gate.clear()
@@ -229,7 +229,7 @@ def test_ctrl_c_while_waiting_withdraws(steered):
     assert set(live.tunable.alphas) == {0.5}
 
 
-def test_a_command_that_the_end_of_the_run_overtakes_is_lost(steered):
+def test_a_command_is_lost_if_the_run_ends_first(steered):
     with steered() as live:
         live.gate.clear()
         order = control(live.workdir).send("set", {"values": {ALPHA: 0.1}})
@@ -260,7 +260,7 @@ def test_a_killed_run_is_reported_at_once(training):
     with training() as live:
         ctl = control(live.workdir)
         assert "log_every" in ctl.knobs()
-        order = ctl.send("log-every", {"steps": 3}, timeout=None)  # it waits in its loop for an epoch to begin
+        order = ctl.send("log-every", {"steps": 3}, timeout=None)  # the run is waiting for an epoch to begin
         live.process.kill()
         live.process.wait()
         assert order.wait().status == "lost"
@@ -293,7 +293,7 @@ DIES = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_saved", [False, True], ids=["before the first checkpoint", "after a checkpoint"])
-def test_the_answer_of_a_killed_run_says_what_a_resume_does(tmp_path, is_saved):
+def test_the_answer_of_a_killed_run_depends_on_its_checkpoints(tmp_path, is_saved):
     def start(what):
         arguments = [sys.executable, "-c", textwrap.dedent(DIES), str(tmp_path), what]
         return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -317,7 +317,7 @@ def test_the_answer_of_a_killed_run_says_what_a_resume_does(tmp_path, is_saved):
         assert answer.reason == "the run was killed before its first checkpoint; it starts from scratch, without this command"
 
 
-def test_a_folder_without_a_run_is_not_training(tmp_path):
+def test_a_folder_without_a_run_raises_and_stays_empty(tmp_path):
     with pytest.raises(NotTraining, match="no process is training in"):
         control(tmp_path).pause()
     assert control(tmp_path).pending() == control(tmp_path).journal() == []
@@ -327,7 +327,7 @@ def test_a_folder_without_a_run_is_not_training(tmp_path):
 @pytest.mark.parametrize(
     "use", [lambda ctl: ctl.pause(), lambda ctl: ctl.journal(), lambda ctl: ctl.pending(), lambda ctl: ctl.forget(1)]
 )
-def test_a_path_without_a_folder_is_named(tmp_path, use):
+def test_a_path_that_is_not_a_folder_raises(tmp_path, use):
     (tmp_path / "file").touch()
     with pytest.raises(NotTraining, match=r"there is no run folder .*nothing"):
         use(control(tmp_path / "nothing"))
@@ -336,12 +336,12 @@ def test_a_path_without_a_folder_is_named(tmp_path, use):
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_run_without_control_says_who_uses_the_folder(steered):
+def test_control_of_a_run_with_control_off_names_its_process(steered):
     with steered(control=False) as live, pytest.raises(NotTraining, match=f"process {os.getpid()} .* does not accept commands"):
         control(live.workdir).pause()
 
 
-def test_a_folder_that_others_can_write_to_is_not_used(steered):
+def test_a_control_folder_that_others_can_write_to_raises(steered):
     with steered() as live:
         os.chmod(live.workdir / ".control", 0o770)
         with pytest.raises(BadControlFile, match="others can write to it"):
@@ -349,7 +349,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(steered):
         os.chmod(live.workdir / ".control", 0o700)
 
 
-def test_a_command_to_a_folder_that_is_deleted_is_lost(steered):
+def test_a_command_to_a_deleted_folder_is_lost(steered):
     with steered() as live:
         live.gate.clear()
         order = control(live.workdir).send("set", {"values": {ALPHA: 0.1}})

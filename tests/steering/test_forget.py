@@ -1,4 +1,4 @@
-"""`forget`: a command that the next start does not replay."""
+"""`forget` removes a command from the journal, so the next start does not replay it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.core.errors import NotApplied
 ALPHA, MODE = "Tunable.alpha", "Tunable.mode"
 
 
-def test_a_forgotten_command_is_not_replayed_and_the_others_are(steered, until):
+def test_all_commands_but_the_forgotten_one_are_replayed(steered, until):
     with steered() as live:
         ctl = control(live.workdir)
         ctl.set({ALPHA: 0.25})
@@ -40,7 +40,7 @@ def test_a_forgotten_command_is_not_replayed_and_the_others_are(steered, until):
     assert [(event["number"], event["status"]) for event in live.events() if event.get("replayed")] == [(3, "applied")]
 
 
-def test_the_numbers_of_forgotten_commands_are_not_used_again(steered):
+def test_numbers_of_forgotten_commands_are_not_reused(steered):
     with steered() as live:
         ctl = control(live.workdir)
         ctl.save()
@@ -52,7 +52,7 @@ def test_the_numbers_of_forgotten_commands_are_not_used_again(steered):
     assert set(again.tunable.alphas) == {0.5, 0.75}
 
 
-def test_a_command_that_a_checkpoint_does_not_include_yet_can_be_forgotten(fit, cuts, cut_off, tmp_path):
+def test_a_command_missing_from_the_newest_checkpoint_can_be_forgotten(fit, cuts, cut_off, tmp_path):
     with pytest.raises(cut_off):
         fit({7: [("set", {"values": {"lr": 0.01}})]}, save_every=4, callbacks=[cuts(8)])
     commands = [("set", {"values": {"momentum": 0.1}}), ("save", {"tag": "x"})]

@@ -1,4 +1,4 @@
-"""Files in the inbox that nobody should have put there: none is applied, and none ends the run."""
+"""Hostile files in the inbox are not applied and do not end the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALPHA = "Tunable.alpha"
 
 
 class Inbox:
-    """The inbox of a run, and what a valid command to it looks like."""
+    """The inbox of a run, with the content of a valid command."""
 
     def __init__(self, workdir):
         self.folder = workdir / ".control" / "inbox"
@@ -65,7 +65,7 @@ def pipe(inbox, id):
 
 def bound_socket(inbox, id):
     here = os.getcwd()
-    os.chdir(inbox.folder)  # the path of a socket is short
+    os.chdir(inbox.folder)  # the length of a socket's path is limited
     try:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(f"{id}.json")
@@ -153,7 +153,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_no_hostile_file_applies_or_ends_the_run(steered, until):
+def test_hostile_files_are_not_applied_and_do_not_end_the_run(steered, until):
     with steered() as live:
         inbox, ctl = Inbox(live.workdir), control(live.workdir)
         ids = {make.__name__: new_id() for make in HOSTILE}
@@ -186,7 +186,7 @@ def test_names_that_are_not_commands_are_ignored(steered):
     assert set(live.tunable.alphas) == {0.5}
 
 
-def test_a_command_that_was_answered_is_not_applied_again(steered, until):
+def test_an_answered_command_is_not_applied_again(steered, until):
     with steered() as live:
         inbox, ctl = Inbox(live.workdir), control(live.workdir)
         answer = ctl.set({ALPHA: 0.25})
@@ -198,7 +198,7 @@ def test_a_command_that_was_answered_is_not_applied_again(steered, until):
     assert set(live.tunable.alphas) == {0.5, 0.25}
 
 
-def test_a_tag_is_never_a_path(steered):
+def test_a_tag_is_never_used_as_a_path(steered):
     with steered() as live:
         order = control(live.workdir).send("save", {"tag": "../../../evil\x1b[2J"})
         order.wait()

@@ -1,4 +1,4 @@
-"""The knobs of the included callbacks: a command accepts what the constructor accepts, and a resume is exact."""
+"""Knobs of the included callbacks accept the same values as the constructors, and a resume is exact."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_accepted(make, value):
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_a_command_accepts_what_the_constructor_accepts(fit, name):
+def test_a_command_accepts_the_same_values_as_the_constructor(fit, name):
     callback, attribute = MAKE[name](GOOD[name]), name.partition(".")[2]
     good = {"values": {name: GOOD[name]}}
     commands = [command for value in TRIED for command in (("set", {"values": {name: value}}), ("set", good))]
@@ -46,7 +46,7 @@ def test_a_command_accepts_what_the_constructor_accepts(fit, name):
     assert trained.run.step == 8
 
 
-def test_the_reason_says_what_is_allowed(fit):
+def test_the_reason_names_the_allowed_values(fit):
     commands = [("set", {"values": {name: 1.0}}) for name in ("ReduceLROnPlateau.factor", "SwapEMAWeights.decay")]
     answers = fit({5: commands}, callbacks=[cb.ReduceLROnPlateau("val_loss"), cb.SwapEMAWeights()]).answers()
     assert [answer.reason for answer in answers] == [
@@ -64,7 +64,7 @@ def test_the_reason_says_what_is_allowed(fit):
     ],
 )
 @pytest.mark.parametrize("at", [3, 5], ids=["before the checkpoint", "after the checkpoint"])
-def test_a_resume_is_exact(fit, cuts, cut_off, name, value, make, at):
+def test_a_resume_restores_or_replays_a_changed_knob(fit, cuts, cut_off, name, value, make, at):
     def left(trained):
         rows = map(json.loads, (trained.workdir / "scalars.jsonl").read_text().splitlines())
         values = [{key: one for key, one in row.items() if "/" in key or key == "step"} for row in rows]

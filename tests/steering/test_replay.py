@@ -1,4 +1,4 @@
-"""A resume replays the commands that came after its checkpoint, at the same iteration."""
+"""A resume replays the commands given after its checkpoint, at the same iteration."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMMANDS = {
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("cut", [6, 8, 11])
-def test_a_resumed_run_is_the_uninterrupted_one(fit, cuts, cut_off, name, cut, recorder):
+def test_a_resumed_run_equals_the_uninterrupted_run(fit, cuts, cut_off, name, cut, recorder):
     commands = {5: COMMANDS[name]}
     whole, parts = recorder(), recorder()
     expected = fit(commands, name="whole", save_every=4, monitors=[whole])
@@ -55,7 +55,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(fit, cuts, cut_off, name, cut, r
     assert [row for row in resumed_rows.rows if row[1] > cut] == [row for row in whole.rows if row[1] > cut]
 
 
-def test_it_says_so_and_sends_an_event(fit, cuts, cut_off, capsys):
+def test_a_replay_is_printed_and_logged_as_an_event(fit, cuts, cut_off, capsys):
     with pytest.raises(cut_off):
         fit({5: [set_to(lr=0.01)], 6: [("save", {"tag": "x"}), ("validate", {})]}, save_every=100, callbacks=[cuts(7)])
     capsys.readouterr()
@@ -70,11 +70,11 @@ def test_it_says_so_and_sends_an_event(fit, cuts, cut_off, capsys):
     ]
 
 
-def test_the_line_about_a_replay_says_how_to_leave_a_command_out(fit, cuts, cut_off, capsys, tmp_path):
+def test_the_replay_message_says_how_to_forget_a_command(fit, cuts, cut_off, capsys, tmp_path):
     with pytest.raises(cut_off):
         fit({7: [set_to(lr=0.01)]}, save_every=4, callbacks=[cuts(8)])
     capsys.readouterr()
-    fit({6: [("stop", {})]}, save_every=4)  # it saves a checkpoint
+    fit({6: [("stop", {})]}, save_every=4)  # the stop saves a checkpoint
     advice = f"stop the run before that iteration, run 'hookpoint ctl {tmp_path / 'mine'} forget 1', and restart."
     assert f"(1: set at iteration 7). To leave one out, {advice}" in capsys.readouterr().err
     assert CliRunner().invoke(main, ["ctl", str(tmp_path / "mine"), "forget", "1"]).exit_code == 0
@@ -82,7 +82,7 @@ def test_the_line_about_a_replay_says_how_to_leave_a_command_out(fit, cuts, cut_
     assert resumed.steps == [(iteration, 0.1, 0.5) for iteration in range(7, 13)]
 
 
-def test_what_a_checkpoint_contains_is_not_replayed(fit, cuts, cut_off, capsys):
+def test_a_command_in_the_checkpoint_is_not_replayed(fit, cuts, cut_off, capsys):
     with pytest.raises(cut_off):
         fit({3: [set_to(lr=0.01)]}, save_every=4, callbacks=[cuts(6)])
     capsys.readouterr()
@@ -91,7 +91,7 @@ def test_what_a_checkpoint_contains_is_not_replayed(fit, cuts, cut_off, capsys):
     assert {rate for _, rate, _ in resumed.steps} == {0.01}
 
 
-def test_two_kills_replay_twice(fit, cuts, cut_off):
+def test_a_command_is_replayed_after_each_kill(fit, cuts, cut_off):
     expected = fit({5: [set_to(lr=0.01)], 10: [set_to(lr=0.02)]}, name="whole", save_every=4)
     with pytest.raises(cut_off):
         fit({5: [set_to(lr=0.01)]}, save_every=4, callbacks=[cuts(6)], name="again")
@@ -102,7 +102,7 @@ def test_two_kills_replay_twice(fit, cuts, cut_off):
     assert same(expected, resumed)
 
 
-def test_a_new_command_before_a_replayed_one_loses_none(fit, cuts, cut_off):
+def test_a_new_command_before_a_replayed_one_keeps_both(fit, cuts, cut_off):
     with pytest.raises(cut_off):
         fit({7: [set_to(lr=0.01)]}, save_every=4, callbacks=[cuts(8)])
     with pytest.raises(cut_off):
@@ -112,7 +112,7 @@ def test_a_new_command_before_a_replayed_one_loses_none(fit, cuts, cut_off):
     assert resumed.steps[-1] == (12, 0.01, 0.1)
 
 
-def test_a_command_at_the_boundary_of_a_checkpoint_after_it_is_replayed_before_the_next_step(fit, cuts, cut_off):
+def test_a_command_right_after_a_checkpoint_is_replayed_before_the_next_step(fit, cuts, cut_off):
     commands = {6: [("save", {"tag": "x"}), set_to(lr=0.01)]}
     expected = fit(commands, name="whole")
     with pytest.raises(cut_off):
@@ -164,7 +164,7 @@ def test_a_registered_setting_is_restored(fit, cuts, cut_off):
 
 
 @pytest.mark.parametrize("resume", ["never", "path"])
-def test_other_starts_replay_nothing(fit, cuts, cut_off, resume, tmp_path):
+def test_a_start_that_does_not_resume_the_workdir_replays_nothing(fit, cuts, cut_off, resume, tmp_path):
     with pytest.raises(cut_off):
         fit({5: [set_to(lr=0.01)]}, save_every=4, callbacks=[cuts(7)])
     path = tmp_path / "mine" / "checkpoints" / "step-00000004"
@@ -173,14 +173,14 @@ def test_other_starts_replay_nothing(fit, cuts, cut_off, resume, tmp_path):
     assert (tmp_path / "mine" / "previous" / "001" / ".control" / "journal.jsonl").exists()
 
 
-def test_with_another_batch_size_it_replays_by_step(fit, cuts, cut_off):
+def test_commands_are_replayed_by_step_after_a_new_batch_size(fit, cuts, cut_off):
     with pytest.raises(cut_off):
         fit({6: [set_to(lr=0.01)]}, save_every=4, callbacks=[cuts(7)])
     resumed = fit(save_every=4, batch_size=2, accumulate=2)
     assert [rate for _, rate, _ in resumed.steps] == [0.1] * 4 + [0.01] * 12
 
 
-def test_a_setting_that_is_gone_is_named_and_the_run_continues(fit, cuts, cut_off, caplog):
+def test_a_removed_setting_is_named_and_the_run_continues(fit, cuts, cut_off, caplog):
     with pytest.raises(cut_off):
         fit({5: [("set", {"values": {"Strength.alpha": 0.25}})]}, save_every=4, callbacks=[Strength(), cuts(7)])
     assert fit(save_every=4).run.step == 12

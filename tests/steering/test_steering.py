@@ -1,4 +1,4 @@
-"""Commands to a running training: applied at a boundary, answered once, and never the end of a run."""
+"""Commands to a run are applied at a boundary, answered once, and never crash the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def set_to(**values):
 # What commands do
 
 
-def test_a_setting_changes_after_the_step_and_nowhere_else(fit):
+def test_a_setting_changes_right_after_the_step(fit):
     trained = fit({5: [set_to(lr=0.01)]})
     assert [rate for _, rate, _ in trained.steps] == [0.1] * 5 + [0.01] * 7
     (answer,) = trained.answers()
@@ -40,7 +40,7 @@ def test_a_setting_changes_after_the_step_and_nowhere_else(fit):
     assert (event["id"], event["status"], event["by"], event["now"]) == (answer.id, "applied", "test", {"lr": 0.01})
 
 
-def test_a_command_is_the_same_as_code(fit):
+def test_a_command_has_the_same_effect_as_code(fit):
     def lower(run):
         run.hyper["lr"] = 0.01
 
@@ -63,7 +63,7 @@ def test_a_command_is_the_same_as_code(fit):
         ({"lr": 0.01, "momentum": -1}, "momentum must be >= 0"),
     ],
 )
-def test_a_bad_value_is_refused_and_changes_nothing(fit, values, reason):
+def test_an_invalid_value_is_refused_and_changes_nothing(fit, values, reason):
     trained = fit({5: [("set", {"values": values})]})
     (answer,) = trained.answers()
     assert answer.status == "refused"
@@ -72,14 +72,14 @@ def test_a_bad_value_is_refused_and_changes_nothing(fit, values, reason):
     assert len(trained.steps) == 12
 
 
-def test_expect_compares_and_sets(fit):
+def test_set_is_refused_if_the_value_is_not_the_expected_one(fit):
     trained = fit({5: [(*set_to(lr=0.01), {"expect": {"lr": 0.1}}), (*set_to(lr=0.02), {"expect": {"lr": 0.1}})]})
     first, second = trained.answers()
     assert (first.status, second.status) == ("applied", "refused")
     assert "lr is 0.01, not 0.1 as expected" in second.reason
 
 
-def test_expect_compares_lists(tmp_path):
+def test_expect_compares_lists_with_tuples(tmp_path):
     model, answers = torch.nn.Linear(1, 1), []
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.999))
 
@@ -110,7 +110,7 @@ def test_log_every_changes_the_log_steps(fit, recorder):
     assert [step for step, _ in monitor.steps] == [2, 4, 10]
 
 
-def test_validate_logs_and_answers(fit, recorder):
+def test_validate_logs_and_answers_with_the_metrics(fit, recorder):
     monitor = recorder()
     trained = fit({5: [("validate", {})]}, monitors=[monitor])
     (answer,) = trained.answers()
@@ -123,7 +123,7 @@ def test_validate_without_data_is_refused(fit):
     assert (answer.status, "no validation data" in answer.reason) == ("refused", True)
 
 
-def test_a_validation_that_fails_ends_no_run(fit):
+def test_a_failed_validation_does_not_end_the_run(fit):
     class Fails(Callback):
         def on_val_iter_end(self, run):
             if run.step == 5:
@@ -142,18 +142,18 @@ def test_save_answers_with_the_path(fit):
 
 
 @pytest.mark.parametrize("tag", ["../x", "", "a\nb", 3, "x" * 200])
-def test_a_bad_tag_is_refused(fit, tag):
+def test_an_invalid_tag_is_refused(fit, tag):
     (answer,) = fit({5: [("save", {"tag": tag})]}).answers()
     assert answer.status == "refused"
 
 
-def test_trace_answers_once_it_is_written(fit):
+def test_trace_answers_once_the_file_is_written(fit):
     (answer,) = fit({5: [("trace", {"steps": 2})]}).answers()
     assert (answer.status, answer.step) == ("applied", 7)
     assert json.loads(Path(answer.path).read_text())["traceEvents"]
 
 
-def test_a_trace_that_the_end_cuts_off_is_written(fit):
+def test_a_trace_is_written_if_the_run_ends_early(fit):
     (answer,) = fit({11: [("trace", {"steps": 100})]}).answers()
     assert (answer.status, answer.note) == ("applied", "the run ended after 1 steps")
     assert Path(answer.path).exists()
@@ -165,7 +165,7 @@ def test_stop_ends_the_run_with_its_reason(fit):
     assert trained.answers()[0].status == "applied"
 
 
-def test_nothing_applies_in_an_accumulation_window(fit):
+def test_commands_wait_for_the_end_of_an_accumulation_window(fit):
     trained = fit({5: [set_to(lr=0.01)]}, accumulate=4)
     assert [rate for _, rate, _ in trained.steps] == [0.1] * 8 + [0.01] * 4
     assert trained.answers()[0].iteration == 8
@@ -204,7 +204,7 @@ class MixUp(Callback):
         self.alpha *= 2
 
 
-def test_knobs_and_actions_of_callbacks(fit):
+def test_commands_set_knobs_and_call_actions_of_callbacks(fit):
     mix = MixUp()
     trained = fit(
         {3: [("set", {"values": {"MixUp.alpha": 0.25, "MixUp.kind": "b"}})], 6: [("call", {"action": "MixUp.double"})]},
@@ -221,7 +221,7 @@ def test_knobs_and_actions_of_callbacks(fit):
     assert list(live.actions) == [{"name": "MixUp.double", "about": "Double the strength."}]
 
 
-def test_the_reasons_name_what_there_is(fit):
+def test_reasons_name_the_known_actions_and_callbacks(fit):
     two = [cb.EarlyStopping("val_loss", patience=99), cb.EarlyStopping("loss", patience=99)]
     named = {"ReduceLROnPlateau.factor": 0.1, "ReduceLROnPlateau(loss).factor": 0.2}
     commands = [
@@ -237,7 +237,7 @@ def test_the_reasons_name_what_there_is(fit):
     ]
 
 
-def test_a_callback_that_refuses_gets_its_value_back(fit):
+def test_all_values_are_restored_if_on_knob_raises(fit):
     mix = MixUp()
     trained = fit({3: [("set", {"values": {"MixUp.kind": "b", "MixUp.alpha": 0.75, "lr": 0.01}})]}, callbacks=[mix])
     (answer,) = trained.answers()
@@ -257,25 +257,25 @@ def test_a_callback_that_refuses_gets_its_value_back(fit):
         ({"actions": ("go",)}, "'go' is not a method"),
     ],
 )
-def test_knobs_that_cannot_work_raise_before_the_run(members, problem):
+def test_invalid_knobs_raise_before_the_run(members, problem):
     kind = type("Bad", (Callback,), {**members, "on_epoch_end": lambda self: None})
     with pytest.raises(errors.CompileError, match=problem):
         hookpoint.Hooks([kind()])
 
 
-def test_on_knob_is_no_point():
+def test_on_knob_is_not_a_point():
     assert [call.point for call in hookpoint.Hooks([MixUp()]).calls("on_knob")] == []
     assert "on_knob" not in hookpoint.Hooks([MixUp()]).explain()
 
 
-def test_a_class_name_stands_for_its_only_callback(fit):
+def test_a_class_name_refers_to_its_only_callback(fit):
     stopping = cb.EarlyStopping("val_loss", patience=99)
     trained = fit({3: [("set", {"values": {"EarlyStopping.patience": 7}})]}, callbacks=[stopping])
     assert trained.answers()[0].status == "applied"
     assert stopping.patience == 7
 
 
-def test_our_savers_keep_what_a_command_says(fit):
+def test_a_command_can_change_max_to_keep(fit):
     trained = fit({6: [("set", {"values": {"ModelSaver.max_to_keep": 1}})]}, save_every=1)
     assert len(list((trained.workdir / "checkpoints").glob("step-*"))) == 1
 
@@ -321,13 +321,13 @@ def test_a_pause_stops_the_clocks_until_the_run_resumes(fit):
     assert trained.run.step == 12
 
 
-def test_pausing_twice_and_resuming_twice(fit):
+def test_a_second_pause_or_resume_has_no_effect(fit):
     commands = {4: [("pause", {}), ("pause", {}), ("resume", {}), ("resume", {})]}
     answers = fit(commands).answers()
     assert [answer.note for answer in answers] == [None, "the run was already paused", None, "the run was not paused"]
 
 
-def test_commands_that_wait_for_the_end_of_a_pause_are_applied_in_order(fit):
+def test_commands_waiting_for_the_end_of_a_pause_are_applied_in_order(fit):
     commands = [("pause", {}), ("validate", {}), ("trace", {"steps": 2}), ("resume", {}), set_to(lr=0.01)]
     trained = fit({4: commands})
     assert [(answer.status, answer.step) for answer in trained.answers()] == [
@@ -341,13 +341,13 @@ def test_commands_that_wait_for_the_end_of_a_pause_are_applied_in_order(fit):
     assert json.loads(Path(trained.answers()[2].path).read_text())["traceEvents"]
 
 
-def test_commands_that_wait_for_the_end_of_a_pause_are_lost_if_the_run_stops(fit):
+def test_commands_waiting_for_the_end_of_a_pause_are_lost_on_stop(fit):
     trained = fit({4: [("pause", {}), ("validate", {}), ("trace", {"steps": 2}), ("stop", {})]})
     assert [answer.status for answer in trained.answers()] == ["applied", "lost", "lost", "applied"]
     assert trained.run.step == 4
 
 
-def test_throughput_does_not_count_a_pause(fit):
+def test_throughput_ignores_pauses(fit):
     clock = {"now": 0.0}
     timer = cb.ThroughputTracker()
     timer.time.clock = lambda: clock["now"]
@@ -387,10 +387,10 @@ def test_a_signal_in_a_pause_saves_and_ends_the_run(fit, number):
     assert [iteration for iteration, *_ in resumed.steps] == list(range(6, 13))
 
 
-# Answers, whatever happens
+# Answers in all cases
 
 
-def test_a_withdrawn_command_never_applies(fit):
+def test_a_withdrawn_command_is_never_applied(fit):
     kept = {}
 
     def withdraw(run):
@@ -408,12 +408,12 @@ def test_a_withdrawn_command_never_applies(fit):
     assert [event["status"] for event in trained.events()] == ["withdrawn"]
 
 
-def test_a_command_expires(fit):
+def test_an_expired_command_is_withdrawn(fit):
     (answer,) = fit({5: [(*set_to(lr=0.01), {"seconds": -1.0})]}).answers()
     assert answer.status == "withdrawn"
 
 
-def test_what_the_run_did_not_reach_is_lost(fit):
+def test_a_command_sent_after_the_last_step_is_lost(fit):
     class Late(Callback):
         def on_run_end(self, run):
             sender = next(one.subject for one in run.hooks.entries if type(one.subject).__name__ == "Sends")
@@ -431,7 +431,7 @@ def test_what_the_run_did_not_reach_is_lost(fit):
     assert {rate for _, rate, _ in second.steps} == {0.1}
 
 
-def test_hostile_files_never_apply_and_never_end_a_run(fit, tmp_path):
+def test_hostile_files_are_refused_and_do_not_end_the_run(fit, tmp_path):
     ids = {}
 
     def attack(run):
@@ -484,10 +484,10 @@ def test_hostile_files_never_apply_and_never_end_a_run(fit, tmp_path):
     assert set(ids.values()) <= set(by_id)
 
 
-def test_files_that_cannot_be_written_end_no_run(fit, caplog):
+def test_control_files_that_cannot_be_written_do_not_end_the_run(fit, caplog):
     def break_files(run):
         control = Path(run.workdir) / ".control"
-        (control / "journal.jsonl").mkdir()  # as on a full disk, writing to it fails
+        (control / "journal.jsonl").mkdir()  # writing to it fails, as on a full disk
         (control / "answers").rename(control / "gone")
         (control / "gone").chmod(0o500)
         (control / "live.json").unlink()
@@ -526,7 +526,7 @@ def test_an_answer_that_could_not_be_written_is_written_later(fit, when):
     assert (answer.status, answer.step, answer.now) == ("applied", 5, {"lr": 0.01})
 
 
-def test_values_that_are_not_finite_are_answered(fit):
+def test_non_finite_values_are_answered_as_text(fit):
     class Diverges(Callback):
         def on_val_iter_end(self, run):
             run.log(score=float("nan"))
@@ -591,7 +591,7 @@ def test_costs_are_in_run_json_during_the_run(fit):
 # Under a host
 
 
-def test_a_host_takes_what_it_supports(tmp_path):
+def test_a_host_accepts_only_the_commands_that_it_supports(tmp_path):
     saved, ids, rates = [], {}, []
     driver = HostDriver(
         [cb.JSONWriter(), Callback()],
@@ -636,7 +636,7 @@ def test_a_host_takes_what_it_supports(tmp_path):
     assert (rates, saved) == ([0.1, 0.1, 0.01], [(("manual",), 3)])
 
 
-def test_a_host_with_ranks_of_its_own_takes_nothing(tmp_path, monkeypatch):
+def test_a_host_with_several_ranks_accepts_no_commands(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     driver = HostDriver([Callback()], Host("theirs"), workdir=tmp_path, control=steering_for(tmp_path, control=True))
     driver.start_run(epochs=1)

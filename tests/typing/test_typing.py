@@ -1,4 +1,4 @@
-"""The typed example runs. That it type-checks, and that its mistakes are seen, is the business of `make lint`."""
+"""The typed example runs. `make lint` checks its types, and that its mistakes are detected."""
 
 from __future__ import annotations
 

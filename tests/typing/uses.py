@@ -1,6 +1,6 @@
-"""hookpoint as a typed program uses it. mypy --strict checks this file, and test_typing.py runs it.
+"""A typed program that uses hookpoint. mypy --strict checks this file, and test_typing.py runs it.
 
-Each `type: ignore` marks a mistake that has to be seen: mypy is told to complain about those that are not needed.
+Each `type: ignore` marks a mistake that mypy must detect: mypy reports every unneeded `type: ignore`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def use_guards() -> None:
 
 
 def misuse_guards() -> None:
-    """Never called: what a type checker refuses."""
+    """Never called: mistakes that a type checker rejects."""
     tokenize()  # type: ignore[call-arg]
     tokenize("a", limt=2)  # type: ignore[call-arg]
     tokenize(3)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def misuse_guards() -> None:
     LambdaCallback(on_error="explode")  # type: ignore[arg-type]
 
 
-# Callbacks override points with the arguments they name, and pass a strict checker.
+# Callbacks may override points with any of their arguments and still pass a strict checker.
 
 
 class RunOnly(Callback):
@@ -154,7 +154,7 @@ class Triggered(Callback):
         self.steps.append(run.step)
 
 
-# A plain function stays what it is.
+# A plain function keeps its type.
 
 
 @on("on_epoch_end")
@@ -172,7 +172,7 @@ def use_functions() -> None:
     assert function is say
 
 
-# A loop of one's own.
+# Your own loop.
 
 
 def use_loop() -> None:
@@ -210,14 +210,14 @@ def use_loop() -> None:
 
 
 def misuse_loop(run: Run) -> None:
-    """Never called: what a type checker refuses."""
+    """Never called: mistakes that a type checker rejects."""
     run.batches([1], mode="test")  # type: ignore[arg-type]
     run.stop = True  # type: ignore[assignment, method-assign]
     run.epochs("3")  # type: ignore[arg-type]
     Loop(epochs=3)  # type: ignore[call-arg]
 
 
-# No loop of one's own.
+# A Runner.
 
 
 def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -261,7 +261,7 @@ def use_runner() -> None:
 
 
 def misuse_runner(runner: Runner) -> None:
-    """Never called: what a type checker refuses."""
+    """Never called: mistakes that a type checker rejects."""
     runner.fit([])  # type: ignore[call-arg]
     runner.fit([], epochs="3")  # type: ignore[arg-type]
     runner.fit([], epochs=3, validate_every=2)  # type: ignore[arg-type]

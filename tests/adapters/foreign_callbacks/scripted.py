@@ -1,4 +1,4 @@
-"""A training whose losses are written down, so that every trainer sees the same: two batches and a validation per epoch."""
+"""A training run with scripted losses, the same for every trainer: two batches and a validation per epoch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Script:
 
 
 class Scripted(torch.nn.Module):
-    """A model whose outputs are the next loss of a script. Its weight is what callbacks make of it."""
+    """A model whose output is the next loss of a script. Only callbacks change its weight."""
 
     def __init__(self, script):
         super().__init__()

@@ -1,6 +1,6 @@
-"""Objects of other libraries in a list of callbacks: recognized by the names of their base classes, adopted once, or refused.
+"""Callbacks of other libraries in a list are recognized by the names of their base classes, and adopted once or rejected.
 
-The libraries are not installed here: the classes below carry the modules and names of theirs.
+The libraries need not be installed: the classes below have the module and class names of the libraries' classes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_an_object_is_recognized_by_the_names_of_its_base_classes(module, name):
 
 
 @pytest.mark.parametrize(("module", "name"), BASES)
-def test_an_object_has_one_callback_however_often_a_list_is_compiled(module, name):
+def test_an_object_is_adopted_once_however_often_a_list_is_compiled(module, name):
     theirs = base(module, name)()
     callbacks = [theirs, CallbackPipeline([theirs])]
     first, second = Hooks(callbacks), Hooks(callbacks)
@@ -59,7 +59,7 @@ def test_two_objects_have_two_callbacks_with_two_names():
     assert hooks.entries[0].subject is not hooks.entries[1].subject
 
 
-def test_it_listens_only_where_the_object_has_methods_of_its_own():
+def test_only_overridden_methods_become_handlers():
     kind = base("keras.src.callbacks.callback", "Callback")
     at_epochs = type("AtEpochs", (kind,), {"on_epoch_end": lambda self, epoch, logs=None: None})
     points = {handler.point for handler in Hooks([at_epochs()]).entries[0].handlers}
@@ -78,7 +78,7 @@ def test_a_pipeline_does_not_call_the_setup_of_another_library():
     assert called == []
 
 
-def test_recognizing_imports_no_library():
+def test_recognizing_a_callback_imports_no_library():
     program = """
 import sys
 base = type("Callback", (), {"__module__": "keras.src.callbacks.callback", "on_epoch_end": lambda self, epoch, logs=None: None})
@@ -98,19 +98,19 @@ print(*sorted(before)); print(*sorted(sys.modules))
 
 
 @pytest.mark.parametrize("package", OTHER_PACKAGES)
-def test_a_callback_of_another_library_is_refused_with_what_to_do(package):
+def test_a_callback_of_an_unsupported_library_raises_with_advice(package):
     kind = foreign(f"{package}.callbacks", "Callback", on_epoch_end=lambda self, run: None)
     with pytest.raises(NotACallback, match=r"^Mine is written for .*: a run cannot call its methods.\n  (write|use|attach) "):
         Hooks([type("Mine", (kind,), {})()])
 
 
-def test_another_class_of_such_a_library_may_be_a_base_class():
+def test_other_classes_of_an_unsupported_library_may_be_base_classes():
     kind = foreign("ignite.base.mixins", "Serializable")
     mine = type("Mine", (kind,), {"on_epoch_end": lambda self, run: None})()
     assert Hooks([mine]).entries[0].subject is mine
 
 
-def test_an_object_of_an_unknown_library_is_refused_with_what_to_do():
+def test_an_object_of_an_unknown_library_raises_with_advice():
     with pytest.raises(NotACallback, match=r"^Version is written for packaging: a run cannot call its methods.\n  write "):
         Hooks([packaging.version.Version("1.0")])
     fits_no_point = type("Theirs", (packaging.version.Version,), {"on_train_batch_start": lambda self, trainer: None})
@@ -118,7 +118,7 @@ def test_an_object_of_an_unknown_library_is_refused_with_what_to_do():
         Hooks([fits_no_point("1.0")])
 
 
-def test_a_class_of_another_library_is_not_an_instance():
+def test_a_class_instead_of_an_instance_raises():
     kind = base("keras.src.callbacks.callback", "Callback")
     with pytest.raises(NotACallback, match="Callback is a class; expected an instance"):
         Hooks([kind])
@@ -126,12 +126,12 @@ def test_a_class_of_another_library_is_not_an_instance():
         adapters.adopt(kind)
 
 
-def test_adopt_refuses_what_needs_no_adopting():
+def test_adopt_rejects_a_hookpoint_callback():
     with pytest.raises(NotACallback, match="Own is not a Keras 3, Lightning or transformers callback"):
         adapters.adopt(type("Own", (Callback,), {})())
 
 
-def test_adopt_names_the_options():
+def test_adopt_rejects_unknown_options_and_keeps_valid_ones():
     theirs = base("lightning.pytorch.callbacks.callback", "Callback")()
     with pytest.raises(BadArgument, match=r"^adopt\(Callback\) has no option every=.\n  known .*check_val_every_n_epoch.*name"):
         adapters.adopt(theirs, every=2)
@@ -157,7 +157,7 @@ LIGHTNING = [
     [("Keras", "keras.src.callbacks", name) for name in KERAS]
     + [("Lightning", "lightning.pytorch.callbacks", name) for name in LIGHTNING],
 )
-def test_what_cannot_work_is_refused_by_name_when_compiled(library, package, name):
+def test_a_callback_that_cannot_work_raises_when_compiled(library, package, name):
     theirs = foreign(f"{package}.some_file", name, base(f"{package}.callback", "Callback"))
     with pytest.raises(CompileError, match=rf"^{name} \({library}\) cannot work in a hookpoint run.\n  (use|set|pass) "):
         Hooks([theirs()])
@@ -168,7 +168,7 @@ def test_what_cannot_work_is_refused_by_name_when_compiled(library, package, nam
     assert Hooks([of_the_user()]).entries[0].name == name
 
 
-def test_a_method_that_no_point_matches_is_refused_when_compiled():
+def test_a_method_without_a_matching_point_raises_when_compiled():
     kind = base("lightning.pytorch.callbacks.callback", "Callback")
     theirs = type("Zero", (kind,), {"on_before_zero_grad": lambda self, *args: None})()
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_a_method_that_no_point_matches_is_refused_when_compiled():
         Loop([theirs], extra_callbacks=[], monitors=[])
 
 
-def test_ignite_engines_without_ignite_name_the_extra(monkeypatch):
+def test_ignite_engines_without_ignite_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ignite", None)
     monkeypatch.setitem(sys.modules, "ignite.engine", None)
     with pytest.raises(ImportError, match=r"IgniteEngines needs ignite: pip install 'hookpoint\[ignite\]'"):

@@ -1,4 +1,4 @@
-"""Handlers of ignite do the same on IgniteEngines in our Runner as on ignite's own engines, on the same losses."""
+"""Ignite handlers behave the same on IgniteEngines in our Runner as on ignite's own engines, given the same losses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOSSES = [4.0, 2.0, 3.0, 1.0, 1.5, 1.25, 1.0, 1.0, 0.5, 0.5]
 
 
 class Both:
-    """The engines of one trainer: ignite's own, or those of our run."""
+    """A trainer and an evaluator: ignite's own engines, or the engines of our run."""
 
     def __init__(self, *, is_ours):
         self.is_ours = is_ours
@@ -56,7 +56,7 @@ def both():
     return [Both(is_ours=False), Both(is_ours=True)]
 
 
-# Before version 0.5.5, the arguments have other names.
+# Before version 0.5.5, these arguments had other names.
 HAS_THRESHOLD = "threshold" in signature(EarlyStopping).parameters
 THRESHOLD, CUMULATIVE = ("threshold", "cumulative") if HAS_THRESHOLD else ("min_delta", "cumulative_delta")
 
@@ -66,7 +66,7 @@ def score(engine):
 
 
 @pytest.mark.parametrize("options", [{}, {THRESHOLD: 0.75}, {THRESHOLD: 0.75, CUMULATIVE: True}], ids=str)
-def test_early_stopping(both, options):
+def test_early_stopping_matches_ignite(both, options):
     states = []
     for one in both:
         handler = EarlyStopping(2, score, one.trainer, **options)
@@ -78,7 +78,7 @@ def test_early_stopping(both, options):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_checkpoint(both, number, tmp_path):
+def test_checkpoint_matches_ignite(both, number, tmp_path):
     states = []
     for one in both:
         folder = tmp_path / str(one.is_ours)
@@ -92,7 +92,7 @@ def test_checkpoint(both, number, tmp_path):
     assert len(states[1][0]) == number
 
 
-def test_checkpoint_numbered_by_the_trainer(both, tmp_path):
+def test_checkpoints_are_numbered_by_the_trainers_iteration(both, tmp_path):
     names = []
     for one in both:
         folder = tmp_path / str(one.is_ours)
@@ -103,7 +103,7 @@ def test_checkpoint_numbered_by_the_trainer(both, tmp_path):
     assert names[0] == names[1] == ["model_4.pt", "model_8.pt"]
 
 
-def test_terminate_on_nan(both):
+def test_terminate_on_nan_matches_ignite(both):
     iterations = []
     for one in both:
         one.trainer.add_event_handler(Events.ITERATION_COMPLETED, TerminateOnNan())
@@ -113,7 +113,7 @@ def test_terminate_on_nan(both):
     assert result.stop_reason == "TerminateOnNan called trainer.terminate()"
 
 
-def test_filtered_events_and_all_others_come_with_the_same_clocks(both):
+def test_plain_and_filtered_events_fire_with_the_same_clocks(both):
     records = []
     for one in both:
         record = []
@@ -138,7 +138,7 @@ def test_filtered_events_and_all_others_come_with_the_same_clocks(both):
     assert [row[2] for row in records[1] if row[0] == "every"] == [3, 6]
 
 
-def test_handlers_of_the_evaluator(both):
+def test_evaluator_events_fire_with_the_same_clocks(both):
     records = []
     for one in both:
         record = []
@@ -177,7 +177,7 @@ def test_terminate_epoch_ends_the_epoch(both):
     assert ours([both[1].engines], LOSSES[:3]).iteration == 3 * BATCHES - 1
 
 
-def test_handlers_are_found_and_removed():
+def test_handlers_can_be_found_and_removed():
     engines = adapters.IgniteEngines()
     called = []
 
@@ -196,7 +196,7 @@ def test_handlers_are_found_and_removed():
     assert called == []
 
 
-def test_what_a_run_does_not_have_is_refused_when_it_is_attached():
+def test_attaching_to_an_event_without_an_equivalent_raises():
     engines = adapters.IgniteEngines()
     with pytest.raises(CompileError, match=r"^BasicTimeProfiler \(ignite\) measures ignite's own loop, not a run"):
         BasicTimeProfiler().attach(engines.trainer)
@@ -206,7 +206,7 @@ def test_what_a_run_does_not_have_is_refused_when_it_is_attached():
         engines.trainer.run([0])
 
 
-def test_an_error_is_announced_and_propagates():
+def test_an_error_fires_exception_raised_and_propagates():
     engines, seen = adapters.IgniteEngines(), []
     engines.trainer.add_event_handler(Events.EXCEPTION_RAISED, lambda engine, error: seen.append(str(error)))
     engines.trainer.add_event_handler(Events.COMPLETED, lambda engine: seen.append("completed"))
@@ -221,13 +221,13 @@ def test_an_error_is_announced_and_propagates():
 
 
 @pytest.mark.parametrize("after", [1, 3, 5])
-def test_early_stopping_of_a_resumed_run(tmp_path, after):
+def test_early_stopping_continues_after_a_resume(tmp_path, after):
     def make():
         engines = adapters.IgniteEngines()
         engines.evaluator.add_event_handler(Events.COMPLETED, EarlyStopping(2, score, engines.trainer))
         engines.trainer.add_event_handler(
             Events.ITERATION_COMPLETED, Scripted(Script([0.0])).eval
-        )  # a handler with a state that is not its own
+        )  # a bound method: the state is its object's, not the handler's
         return engines
 
     run = ours([make()], LOSSES)

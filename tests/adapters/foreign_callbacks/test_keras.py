@@ -1,4 +1,4 @@
-"""Keras's own callbacks do the same in our Runner as in `model.fit`, on the same losses."""
+"""Keras's own callbacks behave the same in our Runner as in `model.fit`, given the same losses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ScriptedKeras(keras.Model):
 
     @property
     def metrics(self):
-        return []  # no means of its own: the values of the steps are the logs
+        return []  # no metrics: the logs are the values of the steps
 
     def call(self, inputs):
         return inputs
@@ -64,7 +64,7 @@ def theirs(callbacks, val, *, train=None, rate=0.5):
 
 
 class NumberWeights(keras.callbacks.Callback):
-    """Set the weights to the number of the epoch, and record the rates."""
+    """Set the weights to the epoch number, and record the learning rates."""
 
     def __init__(self):
         super().__init__()
@@ -78,7 +78,7 @@ class NumberWeights(keras.callbacks.Callback):
 
 
 def compare(make, names, val, **options):
-    """Train with both; compare attributes of the callback, the weights at the end, and the rates of all batches."""
+    """Train with both; compare attributes of the callback, the final weights, and the learning rates of all batches."""
     pairs = []
     for train in (theirs, ours):
         callback, numbers = make(), NumberWeights()
@@ -87,7 +87,7 @@ def compare(make, names, val, **options):
         pairs.append(([getattr(callback, name) for name in names], weights, numbers.rates))
     (*expected, rates), (*got, our_rates) = pairs
     assert got == expected
-    assert our_rates == pytest.approx(rates, rel=1e-6)  # a rate of Keras has 32 bits
+    assert our_rates == pytest.approx(rates, rel=1e-6)  # a learning rate of Keras has 32 bits
     return our_rates
 
 
@@ -105,13 +105,13 @@ def compare(make, names, val, **options):
     ],
     ids=str,
 )
-def test_early_stopping(options):
+def test_early_stopping_matches_keras(options):
     options = {"monitor": "val_loss", **options}
     names = ("wait", "best", "best_epoch", "stopped_epoch")
     compare(lambda: keras.callbacks.EarlyStopping(**options), names, LOSSES)
 
 
-def test_early_stopping_names_the_reason():
+def test_early_stopping_sets_the_stop_reason():
     callback = keras.callbacks.EarlyStopping("val_loss", patience=2)
     run = ours([callback], LOSSES)
     assert (run.epoch, run.stop_reason) == (6, "EarlyStopping set model.stop_training")
@@ -122,13 +122,13 @@ def test_early_stopping_names_the_reason():
     [{"patience": 1}, {"patience": 2, "cooldown": 2}, {"patience": 1, "min_lr": 0.2, "factor": 0.5}, {"min_delta": 10}],
     ids=str,
 )
-def test_reduce_lr_on_plateau(options):
+def test_reduce_lr_on_plateau_matches_keras(options):
     options = {"monitor": "val_loss", "patience": 1, **options}
     rates = compare(lambda: keras.callbacks.ReduceLROnPlateau(**options), ("wait", "best", "cooldown_counter"), LOSSES)
     assert len(set(rates)) > 1
 
 
-def test_learning_rate_scheduler():
+def test_learning_rate_scheduler_matches_keras():
     rates = compare(lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / (1 + epoch)), (), LOSSES[:4])
     assert rates == [rate for rate in (0.5, 0.25, 0.25 / 3, 0.0625 / 3) for _ in range(BATCHES)]
 
@@ -138,7 +138,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_csv_logger(tmp_path):
+def test_csv_logger_matches_keras(tmp_path):
     for train, name in ((theirs, "theirs"), (ours, "ours")):
         rates = keras.callbacks.LearningRateScheduler(lambda epoch: 0.5**epoch)
         train([rates, keras.callbacks.CSVLogger(tmp_path / name)], LOSSES[:4])
@@ -146,7 +146,7 @@ def test_csv_logger(tmp_path):
     assert rows(tmp_path / "ours")[2] == {"epoch": "2", "learning_rate": "0.25", "loss": "3.0", "val_loss": "3.0"}
 
 
-def test_csv_logger_in_a_loop(tmp_path):
+def test_csv_logger_in_a_loop_matches_keras(tmp_path):
     with Loop([keras.callbacks.CSVLogger(tmp_path / "ours")], extra_callbacks=[], monitors=[]) as run:
         for epoch in run.epochs(3):
             for _ in run.batches([1, 2]):
@@ -176,7 +176,7 @@ def test_lambda_callback_gets_every_event_with_the_same_arguments():
     assert len(records[1]) == 2 + 3 * (2 + 2 * BATCHES + 4)
 
 
-def test_batches_see_the_mean_so_far():
+def test_batch_logs_are_the_running_mean():
     inputs = np.linspace(-1, 1, 10, dtype="float32").reshape(5, 2)
     targets = np.arange(5, dtype="float32").reshape(5, 1)
     net = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
@@ -199,7 +199,7 @@ def test_batches_see_the_mean_so_far():
     assert records[1] == pytest.approx(records[0], rel=1e-6)
 
 
-def test_terminate_on_nan():
+def test_terminate_on_nan_matches_keras():
     ends = []
     for train in (theirs, ours):
         batches = []
@@ -213,7 +213,7 @@ def test_terminate_on_nan():
     assert run.stop_reason == "TerminateOnNaN set model.stop_training"
 
 
-def test_history_and_a_callback_that_reads_it():
+def test_history_matches_keras_and_is_set_on_the_model():
     histories = []
     for train in (theirs, ours):
         callback = keras.callbacks.History()
@@ -227,14 +227,14 @@ def test_history_and_a_callback_that_reads_it():
 
 
 def resumed(make, tmp_path, after):
-    """Train as far as an epoch, resume with new objects, and return their callback and run."""
+    """Train until epoch `after`, resume with new objects, and return the new callback and run."""
     ours([make(), cb.ModelSaver()], LOSSES, epochs=after, workdir=tmp_path)
     callback = make()
     return callback, ours([callback, cb.ModelSaver()], LOSSES, workdir=tmp_path, done=after)
 
 
 @pytest.mark.parametrize("after", [1, 3, 5])
-def test_early_stopping_of_a_resumed_run(tmp_path, after):
+def test_early_stopping_continues_after_a_resume(tmp_path, after):
     def make():
         return keras.callbacks.EarlyStopping("val_loss", patience=2, min_delta=0.1)
 
@@ -246,7 +246,7 @@ def test_early_stopping_of_a_resumed_run(tmp_path, after):
     assert [getattr(callback, name) for name in names] == [getattr(whole, name) for name in names]
 
 
-def test_early_stopping_of_a_resumed_run_restores_the_weights_from_before(tmp_path):
+def test_early_stopping_restores_weights_from_before_the_resume(tmp_path):
     def train(epochs, done):
         stopping = keras.callbacks.EarlyStopping("val_loss", patience=2, restore_best_weights=True)
         return ours([NumberWeights(), stopping, cb.ModelSaver()], LOSSES, epochs=epochs, workdir=tmp_path, done=done)
@@ -255,7 +255,7 @@ def test_early_stopping_of_a_resumed_run_restores_the_weights_from_before(tmp_pa
     assert train(10, 5).model.weight.item() == 3.0
 
 
-def test_reduce_lr_on_plateau_of_a_resumed_run(tmp_path):
+def test_reduce_lr_on_plateau_continues_after_a_resume(tmp_path):
     def make():
         return keras.callbacks.ReduceLROnPlateau("val_loss", patience=2, cooldown=2, factor=0.5, min_delta=0.75)
 
@@ -266,11 +266,11 @@ def test_reduce_lr_on_plateau_of_a_resumed_run(tmp_path):
     assert (callback.wait, callback.cooldown_counter, callback.best) == (whole.wait, whole.cooldown_counter, whole.best)
 
 
-def test_csv_logger_of_a_resumed_run_has_every_epoch_once(tmp_path):
+def test_csv_logger_has_every_epoch_once_after_a_resume(tmp_path):
     ours([keras.callbacks.CSVLogger(tmp_path / "whole")], LOSSES[:5])
     ours([keras.callbacks.CSVLogger(tmp_path / "log"), cb.ModelSaver()], LOSSES[:5], epochs=3, workdir=tmp_path / "run")
     with open(tmp_path / "log", "a") as file:
-        file.write("3,0.5,1.0,1.0\n")  # of an epoch after the checkpoint, which a kill has cut off
+        file.write("3,0.5,1.0,1.0\n")  # an epoch after the checkpoint, interrupted by a kill
     callback = keras.callbacks.CSVLogger(tmp_path / "log")
     ours([callback, cb.ModelSaver()], LOSSES[:5], workdir=tmp_path / "run", done=3)
     assert (tmp_path / "log").read_text() == (tmp_path / "whole").read_text()
@@ -280,7 +280,7 @@ def test_csv_logger_of_a_resumed_run_has_every_epoch_once(tmp_path):
 # With a Keras model
 
 
-def test_a_keras_model_offers_what_it_has(tmp_path):
+def test_a_keras_model_offers_its_own_attributes(tmp_path):
     model = keras.Sequential([keras.layers.Dense(1)])
     model.build((None, 1))
     saver = keras.callbacks.ModelCheckpoint(

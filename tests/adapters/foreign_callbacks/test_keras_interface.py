@@ -1,4 +1,4 @@
-"""What a callback with the interface of Keras sees of a run, with classes that carry Keras's names: Keras is not needed."""
+"""The run as seen through the Keras callback interface; classes with Keras's names replace Keras itself."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def train(callbacks, *, losses=(4.0, 2.0, 3.0), workdir=None, model=None, optimi
     return run
 
 
-def test_epochs_and_batches_count_from_0_and_logs_have_the_names_of_keras():
+def test_epochs_and_batches_count_from_0_and_logs_have_keras_names():
     theirs = recorder(*EVENTS)
     train([theirs], losses=(4.0, 2.0))
     assert theirs.params == {"epochs": 2, "steps": 2, "verbose": 1}
@@ -103,7 +103,7 @@ def test_epochs_and_batches_count_from_0_and_logs_have_the_names_of_keras():
     ]
 
 
-def test_a_callback_of_batches_may_have_the_old_name():
+def test_the_legacy_name_on_batch_end_is_called():
     batches = []
     train([at("on_batch_end", lambda self, batch, logs=None: batches.append((batch, logs["loss"])))], losses=(4.0,))
     assert batches == [(0, 4.0), (1, 4.0)]
@@ -122,7 +122,7 @@ def test_callbacks_share_the_logs_of_an_epoch():
     assert seen.calls == [("on_epoch_end", 0, {"loss": 4.0, "val_loss": 4.0, "added": 0, "later": 1.0})]
 
 
-def test_stop_training_stops_the_run_with_the_name_of_the_callback():
+def test_stop_training_stops_the_run_and_names_the_callback():
     def stop(self, epoch, logs=None):
         self.model.stop_training = epoch == 1
 
@@ -130,7 +130,7 @@ def test_stop_training_stops_the_run_with_the_name_of_the_callback():
     assert (run.epoch, run.stop_reason) == (2, "Mine set model.stop_training")
 
 
-def test_the_learning_rate_is_that_of_the_run():
+def test_the_learning_rate_of_the_run_can_be_read_and_set():
     def halve(self, epoch, logs=None):
         assert self.model.optimizer.iterations == 2 * epoch
         self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * 0.5
@@ -142,7 +142,7 @@ def test_the_learning_rate_is_that_of_the_run():
     assert optimizer.param_groups[0]["lr"] == 0.01
 
 
-def test_weights_are_read_and_set():
+def test_weights_can_be_read_and_set():
     def swap(self, logs=None):
         self.model.set_weights([2 * weight for weight in self.model.get_weights()])
 
@@ -151,7 +151,7 @@ def test_weights_are_read_and_set():
     assert model.weights == [2.0]
 
 
-def test_what_is_not_offered_is_named_with_the_callback_and_what_is_offered():
+def test_an_unsupported_attribute_raises_and_lists_the_supported_ones():
     def use(self, epoch, logs=None):
         self.model.summary()
 
@@ -166,7 +166,7 @@ def test_what_is_not_offered_is_named_with_the_callback_and_what_is_offered():
     assert isinstance(raised.value, AttributeError)
 
 
-def test_what_is_not_offered_cannot_be_set_and_is_not_there():
+def test_unsupported_attributes_cannot_be_set_and_hasattr_is_false():
     def use(self, epoch, logs=None):
         assert not hasattr(self.model, "built")
         assert getattr(self.model.optimizer, "optimizers", None) is None
@@ -178,12 +178,12 @@ def test_what_is_not_offered_cannot_be_set_and_is_not_there():
         train([at("on_epoch_end", use)])
 
 
-def test_weights_of_a_model_without_any_are_not_offered():
+def test_weights_of_a_model_without_weights_raise():
     with pytest.raises(NotOffered, match="but a NoneType has neither get_weights nor state_dict"):
         train([at("on_epoch_end", lambda self, epoch, logs=None: self.model.get_weights())])
 
 
-def test_after_an_error_the_end_of_training_is_not_announced():
+def test_on_train_end_is_not_called_after_an_error():
     class Fails(Callback):
         def on_epoch_end(self):
             raise ValueError("mine")
@@ -196,7 +196,7 @@ def test_after_an_error_the_end_of_training_is_not_announced():
     assert theirs.calls[1:] == [("on_train_begin", {}), ("on_train_end", {"loss": 1.0, "val_loss": 1.0})]
 
 
-def test_a_validation_on_its_own_has_a_model():
+def test_a_standalone_validation_has_a_model():
     torch = pytest.importorskip("torch")
     from hookpoint import Runner
 
@@ -209,15 +209,15 @@ def test_a_validation_on_its_own_has_a_model():
     assert theirs.model.get_weights()[0].tolist() == model.weight.tolist()
 
 
-def test_a_saver_of_keras_models_is_refused_before_training():
+def test_a_saver_of_keras_models_raises_before_training():
     theirs = type("ModelCheckpoint", (Base,), {"__module__": "keras.src.callbacks.model_checkpoint"})()
     with pytest.raises(CompileError, match=r"^ModelCheckpoint \(Keras\) saves Keras models only.\n  use "):
         train([theirs])
 
 
-def test_counters_are_in_the_checkpoint_after_the_reset_of_a_resumed_run(tmp_path):
+def test_counters_are_restored_after_on_train_begin_resets_them(tmp_path):
     class EarlyStopping(Base):
-        """Keras's, in short."""
+        """A short version of Keras's EarlyStopping."""
 
         __module__ = "keras.src.callbacks.early_stopping"
 
@@ -243,7 +243,7 @@ def test_counters_are_in_the_checkpoint_after_the_reset_of_a_resumed_run(tmp_pat
     assert (resumed.best, resumed.best_epoch, resumed.wait, resumed.stopped_epoch) == (2.0, 1, 3, 4)
 
 
-def test_an_object_with_a_state_of_its_own_keeps_it(tmp_path):
+def test_an_object_with_its_own_state_dict_keeps_its_state(tmp_path):
     class Counter(Base):
         seen = 0
 

@@ -1,4 +1,4 @@
-"""Lightning's own callbacks do the same in our Runner as in its Trainer, on the same losses."""
+"""Lightning's own callbacks behave the same in our Runner as in its Trainer, given the same losses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ScriptedModule(lightning.LightningModule):
 
 
 class Recording(Logger):
-    """A logger that keeps what it gets."""
+    """A logger that keeps all values."""
 
     name, version = "recording", 0
 
@@ -93,7 +93,7 @@ def theirs(callbacks, val, *, train=None, scheduler=None, **options):
 
 
 def compare(make, names, val=LOSSES, **options):
-    """Train with both and compare attributes of the callback."""
+    """Train with both, and compare attributes of the callback."""
     states = []
     for train in (theirs, ours):
         callback = make()
@@ -116,13 +116,13 @@ def compare(make, names, val=LOSSES, **options):
     ],
     ids=str,
 )
-def test_early_stopping(options):
+def test_early_stopping_matches_lightning(options):
     options = {"monitor": "val_loss", **options}
     names = ("wait_count", "stopped_epoch", "best_score", "stopping_reason", "stopping_reason_message")
     compare(lambda: C.EarlyStopping(**options), names)
 
 
-def test_early_stopping_of_a_loss_that_is_not_finite():
+def test_early_stopping_stops_at_a_non_finite_loss():
     stopping = {"monitor": "val_loss", "patience": 9}
     state = compare(lambda: C.EarlyStopping(**stopping), ("stopped_epoch", "stopping_reason"), [4.0, 2.0, NAN, 1.0])
     assert state["stopped_epoch"] == 2
@@ -130,12 +130,12 @@ def test_early_stopping_of_a_loss_that_is_not_finite():
     assert (run.epoch, run.stop_reason) == (6, "EarlyStopping set trainer.should_stop")
 
 
-def test_early_stopping_names_the_metrics_it_could_read():
+def test_early_stopping_names_the_available_metrics():
     with pytest.raises(RuntimeError, match=r"conditioned on metric `val_acc` which is not available.* `val_loss`"):
         ours([C.EarlyStopping("val_acc")], LOSSES)
 
 
-def test_validation_in_every_second_epoch_is_an_option():
+def test_check_val_every_n_epoch_is_an_option_of_adopt():
     stopping = C.EarlyStopping("val_loss", patience=2)
     with Loop([adapters.adopt(stopping, check_val_every_n_epoch=2)], extra_callbacks=[], monitors=[]) as run:
         for epoch in run.epochs(10):
@@ -161,7 +161,7 @@ class Kept(Callback):
 
 
 @pytest.mark.parametrize("options", [{}, {"logging_interval": "step"}, {"logging_interval": "epoch"}], ids=str)
-def test_learning_rate_monitor(options):
+def test_learning_rate_monitor_matches_lightning(options):
     def scheduler(optimizer):
         return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 
@@ -194,7 +194,7 @@ def test_learning_rate_monitor(options):
     ],
     ids=str,
 )
-def test_model_checkpoint(options, tmp_path):
+def test_model_checkpoint_matches_lightning(options, tmp_path):
     options = {"monitor": "val_loss", **options}
     states = []
     for train in (theirs, ours):
@@ -231,7 +231,7 @@ def test_model_checkpoint_without_a_folder_uses_the_workdir(tmp_path):
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_timer(interval):
+def test_timer_matches_lightning(interval):
     steps = []
     for train in (theirs, ours):
         timer, seen = C.Timer(duration="00:01:00:00", interval=interval), []
@@ -250,7 +250,7 @@ def test_timer(interval):
     assert steps[0] == steps[1] == list(range(1, 6 if interval == "step" else 7))
 
 
-def test_lambda_callback_gets_every_event_in_the_same_order_with_the_same_clocks():
+def test_every_event_fires_in_the_same_order_with_the_same_clocks():
     records = []
     for train in (theirs, ours):
         record = []
@@ -271,7 +271,7 @@ def test_lambda_callback_gets_every_event_in_the_same_order_with_the_same_clocks
     assert {event for event, *_ in records[1]} == set(EVENTS)
 
 
-def test_tqdm_progress_bar():
+def test_tqdm_progress_bar_matches_lightning():
     states = []
     for train in (theirs, ours):
         bar, state = C.TQDMProgressBar(), []
@@ -303,7 +303,7 @@ def test_device_stats_monitor_works():
     assert "DeviceStatsMonitor.on_train_batch_end/cpu_percent" in run.metrics
 
 
-def test_on_exception_checkpoint(tmp_path):
+def test_on_exception_checkpoint_saves_after_an_error(tmp_path):
     class Fails(Callback):
         def on_epoch_end(self):
             raise ValueError("mine")
@@ -313,7 +313,7 @@ def test_on_exception_checkpoint(tmp_path):
     assert torch.load(tmp_path / "on_exception.ckpt", weights_only=True)["global_step"] == BATCHES
 
 
-def test_after_an_error_only_the_error_is_announced():
+def test_only_on_exception_is_called_after_an_error():
     events = []
     note = {
         event: lambda *args, event=event, **kwargs: events.append(event)
@@ -332,7 +332,7 @@ def test_after_an_error_only_the_error_is_announced():
 # The trainer and the module
 
 
-def test_what_is_not_offered_is_named():
+def test_unsupported_attributes_raise():
     def use(trainer, module):
         trainer.predict_loop.run()
 
@@ -346,7 +346,7 @@ def test_what_is_not_offered_is_named():
         ours([C.LambdaCallback(on_train_start=lambda trainer, module: module.hparams)], LOSSES)
 
 
-def test_the_module_is_the_model_and_its_log_is_that_of_the_run():
+def test_the_module_is_the_model_and_logs_to_the_run():
     def use(trainer, module):
         assert module.weight.item() == 1.0
         assert (module.current_epoch, module.global_step, str(module.device)) == (0, BATCHES, "cpu")
@@ -360,12 +360,12 @@ def test_the_module_is_the_model_and_its_log_is_that_of_the_run():
 @pytest.mark.parametrize(
     "make", [C.ModelSummary, lambda: C.ModelPruning("l1_unstructured"), getattr(C, "EMAWeightAveraging", C.RichModelSummary)]
 )
-def test_callbacks_that_need_a_lightning_module_are_refused_without_one(make):
+def test_callbacks_that_need_a_lightning_module_raise_without_one(make):
     with pytest.raises(CompileError, match=r"\(Lightning\) needs a LightningModule as the model"):
         ours([make()], LOSSES)
 
 
-def test_a_lightning_module_has_its_trainer_back_afterwards():
+def test_the_trainer_of_a_lightning_module_is_restored():
     module, epochs = ScriptedModule(), []
     optimizer = torch.optim.SGD(module.parameters(), 0.5)
     callbacks = [C.ModelSummary(), C.LambdaCallback(on_train_epoch_end=lambda trainer, one: epochs.append(one.current_epoch))]
@@ -377,7 +377,7 @@ def test_a_lightning_module_has_its_trainer_back_afterwards():
     assert module._trainer is None
 
 
-def test_a_validation_on_its_own():
+def test_a_standalone_validation_fires_its_events():
     events = []
     names = ("setup", "on_validation_start", "on_validation_end", "teardown", "on_train_start")
     note = {
@@ -397,14 +397,14 @@ def test_a_validation_on_its_own():
 
 
 def resumed(make, tmp_path, after):
-    """Train as far as an epoch, resume with new objects, and return their callback and run."""
+    """Train until epoch `after`, resume with new objects, and return the new callback and run."""
     ours([make(), cb.ModelSaver()], LOSSES, epochs=after, workdir=tmp_path / "run")
     callback = make()
     return callback, ours([callback, cb.ModelSaver()], LOSSES, workdir=tmp_path / "run", done=after)
 
 
 @pytest.mark.parametrize("after", [1, 3, 5])
-def test_early_stopping_of_a_resumed_run(tmp_path, after):
+def test_early_stopping_continues_after_a_resume(tmp_path, after):
     def make():
         return C.EarlyStopping("val_loss", patience=2)
 
@@ -415,7 +415,7 @@ def test_early_stopping_of_a_resumed_run(tmp_path, after):
     assert callback.state_dict() == whole.state_dict()
 
 
-def test_model_checkpoint_of_a_resumed_run(tmp_path):
+def test_model_checkpoint_continues_after_a_resume(tmp_path):
     def make():
         return C.ModelCheckpoint(dirpath=tmp_path / "best", monitor="val_loss", save_top_k=2)
 
@@ -428,7 +428,7 @@ def test_model_checkpoint_of_a_resumed_run(tmp_path):
     assert float(callback.best_model_score) == 0.5
 
 
-def test_timer_of_a_resumed_run_counts_the_time_before(tmp_path):
+def test_timer_includes_the_time_from_before_a_resume(tmp_path):
     def train(epochs, done, offset):
         timer = C.Timer(duration="00:01:00:00")
         timer._offset = offset
@@ -441,7 +441,7 @@ def test_timer_of_a_resumed_run_counts_the_time_before(tmp_path):
     assert train(8, 5, 0).time_elapsed() >= 1800
 
 
-def test_what_on_save_checkpoint_adds_is_kept(tmp_path):
+def test_values_added_by_on_save_checkpoint_are_kept(tmp_path):
     class Counter(C.Callback):
         seen = 0
 
@@ -459,7 +459,7 @@ def test_what_on_save_checkpoint_adds_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_trainer_has_the_accumulation_of_the_runner(accumulate):
+def test_accumulate_grad_batches_is_that_of_the_runner(accumulate):
     seen = []
     note = C.LambdaCallback(on_train_start=lambda trainer, module: seen.append(trainer.accumulate_grad_batches))
     ours([note], LOSSES[:1], accumulate=accumulate)

@@ -1,4 +1,4 @@
-"""Callbacks of several libraries in one list."""
+"""Callbacks of several libraries work in one list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOSSES = [4.0, 2.0, 3.0, 1.0, 1.5, 1.25, 1.0, 1.0, 0.5, 0.5]
 
 
 def make(path):
-    """Return a list of callbacks of three libraries, and of ours."""
+    """Return a list with callbacks of three libraries and of hookpoint."""
     return [
         keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10),
         CallbackPipeline([keras.callbacks.CSVLogger(path), lightning.pytorch.callbacks.LearningRateMonitor()]),
@@ -32,7 +32,7 @@ def make(path):
     ]
 
 
-def test_they_work_together_and_resume(tmp_path, capsys):
+def test_callbacks_of_several_libraries_work_together_and_resume(tmp_path, capsys):
     callbacks = make(tmp_path / "whole.csv")
     run = ours(callbacks, LOSSES, workdir=tmp_path / "whole")
     assert (run.epoch, run.stop_reason) == (6, "EarlyStopping set trainer.should_stop")

@@ -1,4 +1,4 @@
-"""Callbacks of transformers do the same in our Runner as in its Trainer, on the same losses."""
+"""Callbacks of transformers behave the same in our Runner as in its Trainer, given the same losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVENTS = [
 
 
 class Rows(torch.utils.data.Dataset):
-    """Inputs as the Trainer wants them."""
+    """Inputs in the Trainer's format."""
 
     def __init__(self, inputs):
         self.inputs = inputs
@@ -37,7 +37,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 class ScriptedModel(Scripted):
-    """A model with the losses of a script, that returns its loss as the Trainer wants it."""
+    """A model with the losses of a script, which returns its loss in the Trainer's format."""
 
     def forward(self, inputs, labels=None):
         return {"loss": super().forward(inputs).mean()}
@@ -77,7 +77,7 @@ def theirs(callbacks, val, folder, *, train=None, **options):
     ],
     ids=str,
 )
-def test_early_stopping(arguments, options, tmp_path):
+def test_early_stopping_matches_transformers(arguments, options, tmp_path):
     first, second = (transformers.EarlyStoppingCallback(*arguments) for _ in range(2))
     trainer = theirs([first], LOSSES, tmp_path, load_best_model_at_end=True, save_strategy="epoch", **options)
     adopted = adapters.adopt(second, **options)
@@ -88,7 +88,7 @@ def test_early_stopping(arguments, options, tmp_path):
     assert run.stop_reason == "EarlyStoppingCallback set control.should_training_stop"
 
 
-def test_early_stopping_without_the_name_of_a_metric_is_refused_before_training():
+def test_early_stopping_without_a_metric_name_raises_before_training():
     with pytest.raises(CompileError, match=r'needs the name of a metric.\n  write .*metric_for_best_model="eval_loss"\)'):
         ours([transformers.EarlyStoppingCallback(2)], LOSSES)
 
@@ -103,7 +103,7 @@ def printed(text):
     return [row for row in rows if len(row) > 1]
 
 
-def test_printer(tmp_path, capsys):
+def test_printer_matches_transformers(tmp_path, capsys):
     theirs([transformers.PrinterCallback()], LOSSES[:3], tmp_path)
     expected = printed(capsys.readouterr().out)
     ours([transformers.PrinterCallback()], LOSSES[:3], log_every=BATCHES)
@@ -112,7 +112,7 @@ def test_printer(tmp_path, capsys):
     assert numbers[:2] == [{"loss": 4.0, "learning_rate": 0.5, "epoch": 1.0}, {"eval_loss": 4.0, "epoch": 1.0}]
 
 
-def test_progress(tmp_path):
+def test_progress_matches_transformers(tmp_path):
     states = []
     for train in (theirs, ours):
         progress, state = transformers.ProgressCallback(), []
@@ -132,7 +132,7 @@ def test_progress(tmp_path):
 
 
 def scalars(folder):
-    """Return what is in the event files below a folder, by tag."""
+    """Return the scalars in the event files below a folder, by tag."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     found = {}
     for file in sorted(folder.rglob("events.out.tfevents.*")):
@@ -142,7 +142,7 @@ def scalars(folder):
     return found
 
 
-def test_tensor_board(tmp_path):
+def test_tensorboard_matches_transformers(tmp_path):
     theirs([TensorBoardCallback()], LOSSES[:3], tmp_path / "theirs")
     ours([TensorBoardCallback()], LOSSES[:3], workdir=tmp_path / "ours", log_every=BATCHES)
     expected, got = scalars(tmp_path / "theirs"), scalars(tmp_path / "ours")
@@ -151,7 +151,7 @@ def test_tensor_board(tmp_path):
     assert got["train/loss"] == [(2, 4.0), (4, 2.0), (6, 3.0)]
 
 
-def test_every_event_comes_in_the_same_order_with_the_same_clocks(tmp_path):
+def test_every_event_fires_in_the_same_order_with_the_same_clocks(tmp_path):
     records = []
     for train in (theirs, ours):
         record = []
@@ -171,8 +171,8 @@ def test_every_event_comes_in_the_same_order_with_the_same_clocks(tmp_path):
     assert {event for event, *_ in records[1]} == set(EVENTS)
 
 
-@pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 2}, {}], ids=str)  # by default, that of the Runner
-def test_accumulation_has_substeps(tmp_path, options):
+@pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 2}, {}], ids=str)  # by default, the value of the Runner
+def test_accumulation_fires_substeps(tmp_path, options):
     records = []
     for train in (theirs, ours):
         record = []
@@ -199,13 +199,13 @@ def test_accumulation_has_substeps(tmp_path, options):
     )
 
 
-def test_default_flow_leaves_the_end_to_the_run():
+def test_default_flow_callback_does_not_end_a_fit_early():
     for number in (1, 3):
         run = ours([transformers.trainer_callback.DefaultFlowCallback()], LOSSES[:number])
         assert (run.epoch, run.stop_reason, run.metrics["val_loss"]) == (number, None, LOSSES[number - 1])
 
 
-def test_default_flow_in_a_loop_does_not_stop_it():
+def test_default_flow_callback_does_not_stop_a_loop():
     with Loop([transformers.trainer_callback.DefaultFlowCallback()], extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(3):
             for _ in run.batches(iter([1, 2])):
@@ -213,7 +213,7 @@ def test_default_flow_in_a_loop_does_not_stop_it():
     assert (run.epoch, run.stop_reason) == (3, None)
 
 
-def test_control_ends_an_epoch_and_saves(tmp_path):
+def test_control_can_end_an_epoch_and_request_a_save(tmp_path):
     class Control(transformers.TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             control.should_epoch_stop = True
@@ -228,10 +228,10 @@ def test_control_ends_an_epoch_and_saves(tmp_path):
     run = ours([Control(), cb.ModelSaver()], LOSSES[:3], train=[4.0] * 3, workdir=tmp_path)
     assert (run.epoch, run.step) == (3, 3)
     assert saved == [1, 2, 3]
-    assert ours([Control()], LOSSES[:1]).epoch == 1  # without a store there is nothing to save to
+    assert ours([Control()], LOSSES[:1]).epoch == 1  # without a store, the save has no effect
 
 
-def test_options_are_those_of_training_arguments():
+def test_adopt_takes_the_options_of_training_arguments():
     callback = adapters.adopt(transformers.PrinterCallback(), seed=7)
     ours([callback], LOSSES[:1])
     assert callback.args.seed == 7
@@ -243,7 +243,7 @@ def test_options_are_those_of_training_arguments():
         adapters.adopt(transformers.PrinterCallback(), load_best_model_at_end=True)
 
 
-def test_after_an_error_the_end_of_training_is_not_announced():
+def test_on_train_end_is_not_called_after_an_error():
     class Fails(Callback):
         def on_epoch_end(self):
             raise ValueError("mine")
@@ -255,7 +255,7 @@ def test_after_an_error_the_end_of_training_is_not_announced():
     assert ended == []
 
 
-def test_a_validation_on_its_own():
+def test_a_standalone_validation_calls_on_evaluate():
     metrics = []
 
     class Note(transformers.TrainerCallback):
@@ -273,7 +273,7 @@ def test_a_validation_on_its_own():
 
 
 @pytest.mark.parametrize("after", [1, 3, 5])
-def test_early_stopping_of_a_resumed_run(tmp_path, after):
+def test_early_stopping_continues_after_a_resume(tmp_path, after):
     def make():
         return adapters.adopt(transformers.EarlyStoppingCallback(2), metric_for_best_model="eval_loss")
 
@@ -288,7 +288,7 @@ def test_early_stopping_of_a_resumed_run(tmp_path, after):
 
 
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_best_value_of_zero_outlives_a_resume(tmp_path, after):
+def test_a_best_value_of_zero_survives_a_resume(tmp_path, after):
     losses = [0.0, 0.5, 0.25, 0.25, 0.25]
 
     def make():

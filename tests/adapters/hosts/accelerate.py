@@ -22,7 +22,7 @@ def fit(callbacks, fit):
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
 
-    AcceleratorState._reset_state(reset_partial_state=True)  # all objects share it, also those of an earlier test
+    AcceleratorState._reset_state(reset_partial_state=True)  # shared by all objects, including those of earlier tests
     GradientState._reset_state()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=fit.accumulate)
     model = Net(fit.fail_at)
@@ -37,7 +37,7 @@ def fit(callbacks, fit):
         callbacks = [*callbacks, cb.ModelSaver(), stop_at(fit.save_at)]
     options = {
         "model": accelerator.unwrap_model(model),
-        "optimizer": optimizer.optimizer,  # the one whose steps count, inside the wrapper
+        "optimizer": optimizer.optimizer,  # the wrapped optimizer, whose steps are counted
         "workdir": fit.state_folder,
         **({} if fit.workdir else {"extra_callbacks": [], "monitors": []}),
     }

@@ -22,7 +22,7 @@ IS_BITWISE = True  # with the same torch optimizer
 
 
 def learner_of(*callbacks, model=None, validates=True, **options):
-    """Return a learner with a torch optimizer that trains in the order of the data."""
+    """Return a learner with a torch optimizer that does not shuffle."""
     from fastai.data.core import DataLoaders
     from fastai.data.load import DataLoader
     from fastai.learner import Learner

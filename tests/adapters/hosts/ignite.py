@@ -26,7 +26,7 @@ IS_BITWISE = True  # with the same torch optimizer
 
 
 class Loader:
-    """A loader whose first pass skips batches: an engine that resumes in an epoch leaves that to the data."""
+    """A loader whose first pass skips batches: an engine that resumes within an epoch leaves the skipping to the data."""
 
     def __init__(self, batches, skip=0):
         self.batches, self.skip = batches, skip

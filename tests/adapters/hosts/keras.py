@@ -12,7 +12,7 @@ os.environ["KERAS_BACKEND"] = "torch"
 
 NAME = "Keras"
 PACKAGE = "keras"
-KNOWS_LOADER = False  # Keras makes it itself, from arrays
+KNOWS_LOADER = False  # Keras makes the loader itself, from arrays
 CONTINUES = False  # a second fit starts from epoch 1
 UNAVAILABLE = {"on_batch_fetch_begin", "on_batch_fetch_end", "on_iter_error", "on_iter_skip"}
 CANNOT = {

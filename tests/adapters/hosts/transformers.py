@@ -22,7 +22,7 @@ QUIET = {"disable_tqdm": True, "report_to": [], "use_cpu": True, "logging_strate
 
 
 class Model(torch.nn.Module):
-    """The network as the trainer wants it: it computes its loss."""
+    """The network in the trainer's format: it computes its loss."""
 
     def __init__(self, fail_at=None):
         super().__init__()
@@ -34,7 +34,7 @@ class Model(torch.nn.Module):
 
 
 def trainer_of(folder, model=None, *, callbacks=(), validates=True, **options):
-    """Return a trainer that trains in the order of the data, like our Runner in these tests."""
+    """Return a trainer that does not shuffle, like our Runner in these tests."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
 

@@ -63,25 +63,25 @@ def test_a_landscape_is_read(stored):
         {"final_loss": "\x1b[31m"},
     ],
 )
-def test_a_file_that_is_no_landscape_is_named(stored, change):
+def test_an_invalid_landscape_file_is_named(stored, change):
     with pytest.raises(CommandError, match=r"landscape.json is not a loss landscape: \w+Error: "):
         read_landscape(stored({**GOOD, **change}))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000, "\0" * 100])
-def test_a_file_that_is_no_json_is_named(stored, text):
+def test_a_landscape_file_that_is_not_json_is_named(stored, text):
     with pytest.raises(CommandError, match=r"landscape.json is not a loss landscape"):
         read_landscape(stored(text))
 
 
-def test_a_pipe_is_not_read(stored, tmp_path):
+def test_a_pipe_in_place_of_the_file_raises(stored, tmp_path):
     run = RunFolder(tmp_path / "runs" / "mine")
     os.mkfifo(run.path / "landscape" / "landscape.json")
     with pytest.raises(OSError, match="is not a regular file"):
         read_landscape(run)
 
 
-def test_the_command_and_the_function_draw_it(stored, command):
+def test_plot_draws_a_landscape_from_the_cli_and_from_python(stored, command):
     stored(GOOD)
     assert command("plot", "mine", "--landscape").stdout.strip().endswith("runs/mine/landscape.png")
     command("plot", "mine", "--landscape", "-o", "other.png", "--width", "300", "--height", "250")
@@ -108,7 +108,7 @@ def command():
 
 
 @pytest.mark.parametrize("options", [["--terminal"], ["-m", "loss"], ["--smooth", "0.5"], ["--log"], ["--x", "epoch"]])
-def test_options_for_curves_are_refused(stored, command, options):
+def test_curve_options_are_rejected_with_a_landscape(stored, command, options):
     stored(GOOD)
     output = command("plot", "mine", "--landscape", *options, code=2).output
     assert f"--landscape and {options[0]} cannot be combined" in output
@@ -119,7 +119,7 @@ def test_options_for_curves_are_refused(stored, command, options):
         hookpoint.plot("mine", landscape=True, log=True)
 
 
-def test_a_run_without_a_landscape_is_named(stored, tmp_path):
+def test_a_run_without_a_landscape_raises(stored, tmp_path):
     with pytest.raises(CommandError, match=r"has no loss landscape; the callback LossLandscape computes it"):
         read_landscape(RunFolder(tmp_path / "runs" / "mine"))
 

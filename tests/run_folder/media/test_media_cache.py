@@ -1,4 +1,4 @@
-"""Each event file is read once, and then only what is appended to it."""
+"""Each event file is read once; after that, only appended data is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(path, *steps, mode="ab"):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The offset at which each read of an event file has begun."""
+    """The offset at which each read of an event file starts."""
     offsets = []
 
     def counted(file, path, max_bytes):
@@ -34,13 +34,13 @@ def reads(monkeypatch):
     return offsets
 
 
-def test_only_what_is_new_is_read(tmp_path, reads):
+def test_only_appended_events_are_read(tmp_path, reads):
     cache, first = MediaCache(), tmp_path / "tensorboard" / "events.out.tfevents.1"
     assert cache.media_of(tmp_path) == []
     write(first, 1, 2)
     assert [one.step for one in cache.media_of(tmp_path)] == [1, 2]
     assert cache.media_of(tmp_path) == MediaCache().media_of(tmp_path)
-    assert reads == [0, 0]  # the second one is that of the new cache
+    assert reads == [0, 0]  # the second read is by the new cache
     size = first.stat().st_size
     write(first, 3)
     write(tmp_path / "tensorboard" / "events.out.tfevents.2", 4)
@@ -49,7 +49,7 @@ def test_only_what_is_new_is_read(tmp_path, reads):
     assert reads[2:4] == [size, 0]
 
 
-def test_a_file_that_is_cut_or_rewritten_is_read_again(tmp_path, reads):
+def test_a_rewritten_file_is_read_again_and_a_deleted_file_is_dropped(tmp_path, reads):
     cache, path = MediaCache(), tmp_path / "tensorboard" / "events.out.tfevents.1"
     write(path, 1, 2)
     cache.media_of(tmp_path)
@@ -70,7 +70,7 @@ def test_an_incomplete_event_is_read_once_it_is_complete(tmp_path):
     assert [one.step for one in cache.media_of(tmp_path)] == [1, 2]
 
 
-def test_old_runs_are_forgotten(tmp_path, monkeypatch, reads):
+def test_the_oldest_run_is_evicted(tmp_path, monkeypatch, reads):
     monkeypatch.setattr(media_cache, "MAX_RUNS", 1)
     cache = MediaCache()
     for name in ("a", "b", "a"):

@@ -1,4 +1,4 @@
-"""Images and histograms come back from event files, whatever else is in them."""
+"""Images and histograms are read from event files, whatever else the files contain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_images_and_histograms(folder):
+def test_images_and_histograms_are_read(folder):
     found = MediaCache().media_of(folder)
     assert [(one.kind, one.name, one.step) for one in found] == [
         ("image", "input", 1),
@@ -50,12 +50,12 @@ def test_images_and_histograms(folder):
     }
 
 
-def test_only_png_is_an_image(folder):
+def test_image_of_returns_none_if_the_data_is_not_png(folder):
     assert image_of(MediaCache().media_of(folder)[-1]) is None
 
 
 @pytest.mark.parametrize("damage", [b"\xff" * 30, b"\x05\0\0\0\0\0\0\0abcdnope", b""])
-def test_a_damaged_end_is_left_out(folder, damage):
+def test_a_damaged_end_of_a_file_is_skipped(folder, damage):
     (path,) = (folder / "tensorboard").iterdir()
     os.truncate(path, path.stat().st_size - 3)
     with path.open("ab") as file:
@@ -63,5 +63,5 @@ def test_a_damaged_end_is_left_out(folder, damage):
     assert len(MediaCache().media_of(folder)) >= 3
 
 
-def test_no_files(tmp_path):
+def test_a_run_without_event_files_has_no_media(tmp_path):
     assert MediaCache().media_of(tmp_path) == []

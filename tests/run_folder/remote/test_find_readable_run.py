@@ -1,4 +1,4 @@
-"""A run to read is found by its path, by its name, or by a URL."""
+"""A run can be found by its path, its name or a URL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.run_folder.find_run import find_run
 from hookpoint.run_folder.remote.find_readable_run import find_readable_run
 
 
-def test_paths_names_and_urls(tmp_path, monkeypatch):
+def test_a_run_is_found_by_name_path_and_url(tmp_path, monkeypatch):
     url = f"file://{tmp_path}/remote/mine"
     monkeypatch.chdir(tmp_path)
     with Loop([Mirror(url)], workdir="runs/mine", extra_callbacks=[], monitors=[], control=False) as run:
@@ -26,7 +26,7 @@ def test_paths_names_and_urls(tmp_path, monkeypatch):
         find_run(url)
 
 
-def test_a_folder_that_looks_like_a_url_is_a_folder(tmp_path, monkeypatch):
+def test_an_existing_folder_wins_over_a_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s3:" / "bucket").mkdir(parents=True)
     (tmp_path / "s3:" / "bucket" / "scalars.jsonl").write_text("")

@@ -52,13 +52,13 @@ def test_an_incomplete_checkpoint_is_not_listed(mirrors, tmp_path):
     assert [listed.step for listed in remote_run(f"file://{tmp_path}/copy").checkpoints] == [3]
 
 
-def test_runs_below_a_url(mirrors):
+def test_runs_below_a_url_are_listed(mirrors):
     assert {name: run.step for run, name in remote_runs(f"file://{mirrors}")} == {"first": 6, "below/second": 3}
     assert {name for _, name in remote_runs(f"file://{mirrors}/first")} == {"."}
     assert [name for _, name in remote_runs(f"file://{mirrors}", levels=1)] == ["first"]
 
 
-def test_of_long_logs_a_list_reads_the_end(mirrors, monkeypatch):
+def test_a_list_reads_only_the_end_of_long_logs(mirrors, monkeypatch):
     monkeypatch.setattr("hookpoint.run_folder.remote.remote_run.TAIL_BYTES", 300)
     (run,) = [run for run, name in remote_runs(f"file://{mirrors}") if name == "first"]
     assert (run.path / "scalars.jsonl").stat().st_size == 300
@@ -75,7 +75,7 @@ def test_of_long_logs_a_list_reads_the_end(mirrors, monkeypatch):
         (None, 0, "killed"),
     ],
 )
-def test_a_run_whose_mirror_is_updated_is_running(mirrors, tmp_path, beat, seconds_ago, status):
+def test_a_run_is_running_while_its_mirror_is_updated(mirrors, tmp_path, beat, seconds_ago, status):
     (tmp_path / "mine").mkdir()
     facts = json.loads((mirrors / "first" / "run.json").read_text())
     (tmp_path / "mine" / "run.json").write_text(json.dumps({**facts, "status": "running"}))
@@ -96,13 +96,13 @@ def test_commands_read_urls(mirrors, tmp_path, monkeypatch):
     assert invoke("export", url, "-o", "-", "--format", "csv").output.startswith("step,")
 
 
-def test_the_picture_of_a_mirror_is_in_the_current_folder(mirrors, tmp_path, monkeypatch):
+def test_a_plot_of_a_mirror_is_saved_in_the_current_folder(mirrors, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert invoke("plot", f"file://{mirrors}/first").exit_code == 0
     assert (tmp_path / "curves.png").exists()
 
 
-def test_other_commands_refuse_urls(mirrors):
+def test_other_commands_reject_urls(mirrors):
     result = invoke("tail", f"file://{mirrors}/first")
     assert result.exit_code == 2
     assert "is a URL; expected a local run folder (the commands runs, show, plot and export accept URLs)" in result.output
@@ -112,6 +112,6 @@ def test_other_commands_refuse_urls(mirrors):
     ("path", "problem"),
     [("nothing", "there is nothing in file://"), ("below", "there is no run in file://.*; it contains second")],
 )
-def test_where_there_is_no_run(mirrors, path, problem):
+def test_a_url_without_a_run_raises(mirrors, path, problem):
     with pytest.raises(CommandError, match=problem):
         remote_run(f"file://{mirrors}/{path}")
