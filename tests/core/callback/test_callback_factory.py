@@ -1,4 +1,4 @@
-"""tensorpack's callback of four functions."""
+"""CallbackFactory makes a callback from four functions, as in tensorpack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hookpoint import CallbackFactory, Every, errors
 
 
-def test_each_function_gets_the_callback_at_its_moment(train):
+def test_each_function_gets_the_callback_at_its_point(train):
     said = []
     callback = CallbackFactory(
         setup_graph=lambda self: said.append(("setup", self is callback)),
@@ -32,7 +32,7 @@ def test_the_trigger_takes_a_schedule(train):
     assert said == [2, 4]
 
 
-def test_the_run_is_forgotten_also_after_a_failure(train):
+def test_the_run_is_released_after_a_failure(train):
     def fails(self):
         raise ValueError("boom")
 
