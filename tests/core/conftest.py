@@ -30,7 +30,7 @@ def train():
 
 @pytest.fixture
 def time(monkeypatch):
-    """A clock that moves only when told to: time[0] += 5."""
+    """A clock that advances only by hand: time[0] += 5."""
     now = [100.0]
     monkeypatch.setattr("hookpoint.core.schedule.clocks.perf_counter", lambda: now[0])
     return now

@@ -303,7 +303,7 @@ def test_names_are_listed_in_order(names, words):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
-def test_an_error_is_also_the_builtin_that_a_caller_would_catch(error):
+def test_every_error_derives_from_a_builtin_and_has_a_docstring(error):
     builtin = (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError)
     assert issubclass(error, builtin)
     assert error.__doc__

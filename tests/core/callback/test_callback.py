@@ -171,7 +171,7 @@ class Overrides(Callback):
         self.seen.append((hookpoint, dict(logs)))
 
 
-def test_a_subclass_that_overrides_run_gets_every_point_through_it(train):
+def test_an_overridden_run_receives_every_point(train):
     every = Overrides()
     train([every], batches=["data"], body=lambda run: run.log(loss=1))
     points = [point for point, _ in every.seen]

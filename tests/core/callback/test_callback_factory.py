@@ -19,7 +19,7 @@ def test_each_function_gets_the_callback_at_its_point(train):
     assert said == [("setup", True), ("before", 0), ("trigger", 1, 2), ("trigger", 2, 4), ("after", "mine")]
 
 
-def test_functions_may_be_left_out(train):
+def test_functions_are_optional(train):
     said = []
     train([CallbackFactory(trigger=lambda self: said.append(self.epoch_num))], epochs=2)
     assert said == [1, 2]

@@ -35,7 +35,7 @@ def test_a_nested_run_is_current_until_it_ends():
     assert (inner.metrics["x"], outer.metrics["x"]) == (1.0, 2.0)
 
 
-def test_a_run_that_fails_is_no_longer_current():
+def test_a_failed_run_is_no_longer_current():
     try:
         with Loop():
             raise ValueError

@@ -36,7 +36,7 @@ class Other(Callback):
         self.seen.append(run.batch)
 
 
-def test_an_idle_callback_leaves_nothing_in_the_loop():
+def test_an_idle_callback_adds_no_code_to_the_loop():
     with Loop([Sleeper()]) as run:
         for _ in run.batches(range(2)):
             pass

@@ -12,7 +12,7 @@ from hookpoint import Hooks, LambdaCallback, errors
 def nothing(run): ...
 
 
-def test_functions_run_at_their_points_with_what_they_name(train):
+def test_functions_run_at_their_points_with_the_arguments_they_name(train):
     said = []
     callback = LambdaCallback(
         on_run_begin=lambda: said.append("begin"),

@@ -91,7 +91,7 @@ def test_the_learning_rate_is_adjusted_only_with_a_scheduler():
     assert said == ["adjust"]
 
 
-def test_hooks_know_their_main_callback():
+def test_the_main_attribute_of_hooks_is_the_main_callback_or_none():
     main = MainCallback()
     assert Hooks([Callback(), CallbackPipeline([main])]).main is main
     assert Hooks([Callback()]).main is None

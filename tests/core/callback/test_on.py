@@ -41,7 +41,7 @@ def test_marks_can_be_stacked(train):
     assert [mark.point for mark in marks(both)] == ["on_run_begin", "on_run_end"]
 
 
-def test_a_function_without_a_mark_has_none():
+def test_an_unmarked_function_has_no_marks():
     assert marks(lambda: None) == ()
 
 

@@ -135,7 +135,7 @@ def in_runner(callbacks, workdir):
 
 @pytest.mark.parametrize("train", [in_loop, in_runner])
 @pytest.mark.parametrize("when", [Every(steps=1), Every(epochs=1)], ids=["in an epoch", "between epochs"])
-def test_a_run_resumes_exactly_if_callbacks_change_their_loaded_state(train, when, tmp_path):
+def test_a_run_resumes_exactly_even_if_callbacks_change_their_loaded_state(train, when, tmp_path):
     def go(workdir, gone_after=None):
         keeps, pops = Keeps(), Pops()
         nested = CallbackPipeline([pops, CallbackPipeline([keeps])])

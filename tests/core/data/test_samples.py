@@ -167,7 +167,7 @@ def test_numpy_integers_are_accepted_as_counts():
     assert counted(Array(8), samples=lambda batch: numpy.int32(4)) == 4
 
 
-def test_an_attribute_named_index_does_not_hide_the_arrays():
+def test_a_named_tuple_is_counted_by_its_arrays():
     assert counted(namedtuple("Three", "index x y")(Array(2), Array(8), Array(8))) == 8
 
 

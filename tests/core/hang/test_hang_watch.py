@@ -95,7 +95,7 @@ def test_a_timeout_ends_a_wait_for_data():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_timeout_names_the_validation_that_waits():
+def test_a_timeout_in_validation_names_the_validation_batch():
     def data():
         time.sleep(600)
         yield "a"

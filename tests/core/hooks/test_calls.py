@@ -208,7 +208,7 @@ def test_begin_points_of_a_writer_do_not_count_as_logging(train):
     assert reader.seen == [0.1, 0.2]
 
 
-def test_a_reader_whose_errors_do_not_end_the_run_is_called_without_the_metric(train, caplog):
+def test_a_reader_with_on_error_warn_is_called_without_the_metric(train, caplog):
     reader = Reader()
     reader.on_error = "warn"
     train([reader, Writer(2)], epochs=2)

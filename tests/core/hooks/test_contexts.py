@@ -45,7 +45,7 @@ def train(callbacks, error=None):
                     raise error
 
 
-def test_contexts_are_entered_before_setup_and_left_after_the_end_in_reverse_order():
+def test_contexts_surround_setup_and_run_end_and_are_left_in_reverse_order():
     said = []
     a, b = Context(said, name="a"), Context(said, name="b")
     train([a, b])

@@ -85,7 +85,7 @@ def test_validation_is_not_sampled_with_the_training_step(train):
     assert {one.point for one in run.hooks.costs()} == {"on_run_begin", "on_epoch_end", "on_run_end"}
 
 
-def test_the_points_of_validation_are_sampled_even_if_it_is_short(train):
+def test_validation_points_are_sampled_even_in_a_short_pass(train):
     run = train([LambdaCallback(on_val_iter_end=lambda: None)], batches=range(2), val=range(3), epochs=2)
     assert [(one.point, one.calls) for one in run.hooks.costs()] == [("on_val_iter_end", 2)]
 

@@ -252,7 +252,7 @@ def test_the_error_names_the_callback_that_cannot_be_ordered():
     "wants_to_be_first",
     [[pipeline("q", Step("b", before=("a",)))], [Step("z"), Step("b", before=("a",), after=("z",))]],
 )
-def test_a_pipeline_does_not_move_for_a_callback_after_it(wants_to_be_first):
+def test_a_pipeline_that_would_have_to_move_itself_raises(wants_to_be_first):
     with pytest.raises(errors.OrderError) as caught:
         order(pipeline("p", Step("a")), *wants_to_be_first)
     stands_in = "q" if len(wants_to_be_first) == 1 else "b"

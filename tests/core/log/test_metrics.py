@@ -22,7 +22,7 @@ def test_a_missing_metric_raises_with_the_known_names():
     assert run.metrics.get("val_loss") is None
 
 
-def test_get_latest_returns_any_value_and_get_history_final_values():
+def test_get_latest_returns_the_newest_value_and_get_history_final_values():
     with Loop() as run:
         assert run.monitors.get_history("loss") == []
         for epoch in run.epochs(2):

@@ -92,7 +92,7 @@ def test_names_in_the_checkpoint_are_known_after_a_resume(few, caplog, tmp_path)
     assert len(warnings_of(caplog)) == 1
 
 
-def test_names_beyond_the_limit_take_no_memory(few, caplog):
+def test_names_beyond_the_limit_do_not_accumulate_memory(few, caplog):
     def peak(count):
         with loop() as run:
             for _ in run.epochs(1):

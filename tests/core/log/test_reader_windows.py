@@ -1,4 +1,4 @@
-"""Readers with a step schedule see what the current pass logs: the mean since they last looked."""
+"""Readers with a step schedule see what the current pass logs: the mean since their last call."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_epochs_continue_up_to_the_given_total():
         assert list(run.epochs(0)) == []
 
 
-def test_without_a_number_epochs_end_when_the_run_is_stopped():
+def test_without_a_total_epochs_end_when_the_run_is_stopped():
     with Loop() as run:
         for epoch in run.epochs():
             assert run.max_epochs is None

@@ -155,7 +155,7 @@ def test_an_attribute_of_the_run_raises_on_the_loop(name):
 
 
 @pytest.mark.parametrize("name", ["epoch_s", "_loop", "__len__"])
-def test_any_other_missing_attribute_of_a_loop_is_reported_as_usual(name):
+def test_any_other_missing_attribute_of_a_loop_raises_attribute_error(name):
     with pytest.raises(AttributeError, match=f"^'Loop' object has no attribute '{name}'$"):
         getattr(Loop(), name)
 

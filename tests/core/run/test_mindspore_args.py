@@ -7,7 +7,7 @@ from hookpoint.core.errors import OutsideIteration
 from hookpoint.core.loop.loop import Loop
 
 
-def test_the_names_of_mindspore_follow_the_run(train):
+def test_mindspore_names_follow_the_run(train):
     seen = []
 
     def look(run_context):

@@ -78,7 +78,7 @@ def test_a_stopped_run_yields_no_further_batch_in_any_mode():
             assert list(run.batches("ab", mode=mode)) == []
 
 
-def test_stop_in_validation_ends_it_and_leaves_the_epoch_incomplete():
+def test_stop_in_validation_ends_the_pass_and_leaves_the_epoch_incomplete():
     seen, run = train_on_letters([LambdaCallback(on_val_iter_end=lambda run: run.stop("why"))], val="xyz")
     assert (seen, run.epoch, run.epoch_complete) == ("abx", 1, False)
 

@@ -40,7 +40,7 @@ def test_harmless_names_are_not_masked(name):
     assert masked({name: "abc"}) == {name: "abc"}
 
 
-def test_settings_are_masked_at_any_depth_and_not_changed():
+def test_settings_are_masked_at_any_depth_without_changing_the_original():
     given = {
         "lr": 0.1,
         "model": {"layers": (1, 2), "hub": {"token": "abc", "retries": 3}},

@@ -58,7 +58,7 @@ def test_near_miss_finds_the_intended_name(name, meant):
 
 
 @pytest.mark.parametrize("name", ["on_epoch_end", "on_tokenize_end", "on_epoch", "loss", "val_acc"])
-def test_a_known_or_unrelated_name_is_not_a_near_miss(name):
+def test_an_exact_or_unrelated_name_is_not_a_near_miss(name):
     assert near_miss(name, ["on_epoch_end", "val_loss"]) is None
 
 
@@ -74,6 +74,6 @@ def test_the_first_of_several_near_misses_is_returned():
     assert near_miss("loses", ["losses", "loss"]) == "losses"
 
 
-def test_a_known_name_is_not_a_near_miss_of_another_name():
+def test_a_name_is_not_a_near_miss_of_itself():
     assert near_miss("loss", ["loss"]) is None
     assert near_miss("los", ["los", "loss"]) == "loss"
