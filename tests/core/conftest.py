@@ -1,4 +1,4 @@
-"""What the tests of the core share."""
+"""Fixtures shared by the tests of the core."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def train():
 
 @pytest.fixture
 def time(monkeypatch):
-    """A clock that moves only when told to: time[0] += 5."""
+    """A clock that advances only by hand: time[0] += 5."""
     now = [100.0]
     monkeypatch.setattr("hookpoint.core.schedule.clocks.perf_counter", lambda: now[0])
     return now
 
 
 class Monitor(Callback):
-    """Remember the records that arrive, and read their values as they do, on the monitor's own thread."""
+    """Keep the records that arrive, and read their values on arrival, in the monitor's thread."""
 
     def __init__(self):
         self.records = []
@@ -49,29 +49,29 @@ class Monitor(Callback):
         self.records += records
 
     def scalars(self, at=None):
-        """Return the step and the values of each record of scalars, or of those `at` such a moment."""
+        """Return the step and the values of each record of scalars, or only of those `at` a moment."""
         found = [record for record in self.records if record.kind == "scalars"]
         return [(record.step, record.scalars()) for record in found if at in (None, record.at)]
 
     def events(self, name):
-        """Return what each event of this name says."""
+        """Return the value of each event with this name."""
         return [record.values[name] for record in self.records if record.kind == "event" and name in record.values]
 
 
 @pytest.fixture
 def new_monitor():
-    """Make a monitor that remembers its records."""
+    """Make a monitor that keeps its records."""
     return Monitor
 
 
 @pytest.fixture
 def monitor():
-    """A monitor that remembers its records."""
+    """A monitor that keeps its records."""
     return Monitor()
 
 
 class Disk:
-    """A store that outlives a process: checkpoints and what a monitor has written. `fails` has the errors of writes to come."""
+    """A store that outlives a process: checkpoints and rows of a monitor. `fails` lists the errors of the next writes."""
 
     def __init__(self):
         self.checkpoints, self.rows, self.fails = [], [], []
@@ -82,7 +82,7 @@ class Disk:
         return pickle.loads(self.checkpoints[-1][0])
 
     def change(self, change):
-        """Change the newest state by a function of it."""
+        """Apply a function to the newest state."""
         state, (_, *rest) = self.state, self.checkpoints[-1]
         change(state)
         self.checkpoints[-1] = (pickle.dumps(state), *rest)

@@ -1,4 +1,4 @@
-"""Every error says who, what, what was expected and what to type instead: texts are compared as a whole."""
+"""Every error says who, what, what was expected and what to write instead; messages are compared in full."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_compiling_refuses_and_how_it_says_so(case):
+def test_compiling_an_invalid_callback_raises_with_advice(case):
     callbacks, kind, message = REFUSED[case]
     with pytest.raises(errors.CompileError) as caught:
         Hooks(callbacks())
@@ -254,7 +254,7 @@ def test_what_compiling_refuses_and_how_it_says_so(case):
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_refusal_is_a_value_error_and_of_ours(case):
+def test_a_compile_error_is_a_value_error_and_a_hookpoint_error(case):
     callbacks, _, _ = REFUSED[case]
     for kind in (ValueError, HookpointError):
         with pytest.raises(kind):
@@ -262,7 +262,7 @@ def test_a_refusal_is_a_value_error_and_of_ours(case):
 
 
 @pytest.mark.parametrize("callbacks", [[Saver], [unmarked], [NotPrintable()], [Greedy()]])
-def test_what_is_wrong_with_a_type_is_a_type_error(callbacks):
+def test_a_callback_of_the_wrong_type_raises_type_error(callbacks):
     with pytest.raises(TypeError):
         Hooks(callbacks)
 
@@ -275,13 +275,13 @@ def test_what_is_wrong_with_a_type_is_a_type_error(callbacks):
         ([Twice()], {"owner": "Twice", "point": "on_epoch_end", "spellings": ("on_epoch_end", "_trigger_epoch")}),
     ],
 )
-def test_offending_objects_are_attributes(callbacks, attributes):
+def test_compile_errors_have_the_offending_objects_as_attributes(callbacks, attributes):
     with pytest.raises(errors.CompileError) as caught:
         Hooks(callbacks)
     assert {name: getattr(caught.value, name) for name in attributes} == attributes
 
 
-def test_the_schedule_that_has_nothing_to_move_is_an_attribute():
+def test_no_trigger_has_its_owner_and_schedule_as_attributes():
     schedule = Every(epochs=2)
     with pytest.raises(errors.NoTrigger) as caught:
         Hooks([Saver().when(schedule)])
@@ -289,7 +289,7 @@ def test_the_schedule_that_has_nothing_to_move_is_an_attribute():
     assert caught.value.schedule is schedule
 
 
-def test_a_message_has_a_headline_and_a_column_of_cures():
+def test_a_message_has_a_headline_and_a_column_of_advice():
     assert text("it is wet.", wear="a coat", wait="for the sun") == (
         "it is wet.\n"
         "  wear      a coat\n"
@@ -303,18 +303,18 @@ def test_names_are_listed_in_order(names, words):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
-def test_an_error_is_also_the_builtin_that_a_caller_would_catch(error):
+def test_every_error_derives_from_a_builtin_and_has_a_docstring(error):
     builtin = (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError)
     assert issubclass(error, builtin)
     assert error.__doc__
 
 
-def test_the_tree_in_the_docstring_is_the_tree_there_is():
+def test_the_docstring_lists_every_error_class():
     for one in CLASSES:
         assert f"{one.__name__} " in errors.__doc__ or f"{one.__name__}\n" in errors.__doc__, one
 
 
-def test_a_missing_metric_shows_its_text_as_written_though_it_is_a_key_error():
+def test_missing_metric_shows_its_message_without_quotes():
     error = errors.MissingMetric("acc", ["loss", "lr"], reader="MaxSaver", why="which never came")
     assert str(error) == (
         "MaxSaver reads 'acc', which never came.\n  known     loss, lr\n  log       run.log({\"acc\": value}) before it is read"
@@ -322,28 +322,28 @@ def test_a_missing_metric_shows_its_text_as_written_though_it_is_a_key_error():
     assert isinstance(error, KeyError)
 
 
-def test_stop_run_is_no_error_of_ours_and_has_a_reason():
+def test_stop_run_is_not_a_hookpoint_error_and_has_a_reason():
     assert not issubclass(StopRun, HookpointError)
     assert StopRun().reason == "StopRun was raised"
     assert StopRun("enough").reason == str(StopRun("enough")) == "enough"
 
 
-def test_a_warning_of_ours_can_be_filtered_as_a_user_warning():
+def test_hookpoint_warning_is_a_user_warning():
     assert issubclass(HookpointWarning, UserWarning)
 
 
-def test_an_error_without_words_has_an_empty_text():
+def test_an_error_without_a_message_is_an_empty_string():
     assert str(HookpointError()) == ""
 
 
-def test_lambda_callbacks_are_refused_like_classes():
+def test_a_misspelled_point_of_a_lambda_callback_raises():
     with pytest.raises(
         errors.UnknownPoint, match=r"LambdaCallback\.on_epoch_ends is not a point\. Did you mean on_epoch_end\?"
     ):
         Hooks([LambdaCallback(on_epoch_ends=lambda run: None)])
 
 
-def test_a_stop_travels_between_processes():
+def test_stop_run_survives_pickling():
     assert pickle.loads(pickle.dumps(StopRun("enough"))).reason == "enough"
 
 
@@ -353,7 +353,7 @@ def test_errors_survive_pickling():
     assert (type(copy), str(copy), copy.name) == (MissingMetric, str(error), "loss")
 
 
-def test_a_pipeline_with_a_handler_of_its_own_is_refused():
+def test_a_pipeline_with_its_own_handler_raises():
     class Steps(CallbackPipeline):
         def on_epoch_end(self, run): ...
 
@@ -366,6 +366,6 @@ def test_a_pipeline_with_a_handler_of_its_own_is_refused():
     )
 
 
-def test_a_lambda_for_no_point_is_refused():
+def test_a_lambda_without_a_point_name_raises():
     with pytest.raises(UnknownPoint, match="a name that starts with on_"):
         LambdaCallback(epochs=lambda: None)

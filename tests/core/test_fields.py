@@ -33,18 +33,18 @@ class Graphs:
 @pytest.mark.parametrize(
     "value", [Fields(1, 2), Pair(1, 2), Graphs(), {"x": 1, "y": 2}, OrderedDict(x=1, y=2), UserDict(x=1, y=2)]
 )
-def test_parts_have_names(value):
+def test_named_fields_returns_the_parts_of_a_value(value):
     assert dict(named_fields(value)) == {"x": 1, "y": 2}
     assert list(field_values(value)) == [1, 2]
     assert target_field(named_fields(value)) == 2
 
 
 @pytest.mark.parametrize(("value", "parts"), [([1, 2], [1, 2]), ((1,), [1]), (3, []), (None, []), (Graphs, []), (Fields, [])])
-def test_others_have_none(value, parts):
+def test_values_without_named_parts_have_no_named_fields(value, parts):
     assert not named_fields(value)
     assert list(field_values(value)) == parts
 
 
-def test_of_two_targets_none_is_the_target():
+def test_an_ambiguous_or_missing_target_gives_no_target_field():
     assert target_field({"labels": 1, "target": 2}) is None
     assert target_field({"x": 1}) is None

@@ -62,7 +62,7 @@ plans = st.builds(
 
 
 class Recorder(Callback):
-    """Keep every point that fires, and do what the plan says at some of them."""
+    """Record every point that fires, and perform the planned actions at some of them."""
 
     def __init__(self, handlers: dict[int, str]) -> None:
         self.events: list[str] = []
@@ -144,7 +144,7 @@ PASSES = ("train", "val", "pred")
 
 
 def check(recorder: Recorder, error: BaseException | None) -> None:
-    """Walk the events with a stack of what is open; raise AssertionError where the table of points does not allow the next."""
+    """Walk the events with a stack of open levels; raise AssertionError at an event that the table of points forbids."""
     events = [event for event in recorder.events if event != "STOP"]
     modes = [mode for event, mode in zip(recorder.events, recorder.modes, strict=True) if event != "STOP"]
     assert events[0] == "on_setup"
@@ -212,7 +212,7 @@ def test_points_fire_in_an_allowed_order(plan):
     recorder, error = drive(plan)
     assert error is None or isinstance(error, Boom), error
     if any("StopRun" in action for action in plan.handlers.values()):
-        return  # a handler that raises StopRun cuts its own point off; what has to hold then is tested below
+        return  # a handler that raises StopRun cuts off its own point; the tests below cover this case
     check(recorder, error)
 
 
@@ -228,7 +228,7 @@ def test_a_stopped_run_starts_no_further_iteration(plan):
 
 @settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(plans)
-def test_the_run_always_ends_and_leaves_nothing_behind(plan):
+def test_every_run_ends_with_on_run_end_outside_any_pass(plan):
     recorder, error = drive(plan)
     events = [event for event in recorder.events if event != "STOP"]
     assert events.count("on_run_end") == 1

@@ -1,4 +1,4 @@
-"""The table of points is sound, and everything that is said to derive from it does."""
+"""The table of points is consistent, and everything derived from it agrees with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARGUMENTS_IN_DATA = {"sample", "index", "batch", "indices", "epoch", "mode", "ba
 
 
 def written_as(name, parameters, seen):
-    """Return a callback with one method, spelled and with parameters as another system has it."""
+    """Return a callback with one method, which has the name and parameters of another system."""
     by_parameters = {
         (): lambda self: seen.append(name),
         ("run_context",): lambda self, run_context: seen.append(name),
@@ -23,11 +23,11 @@ def written_as(name, parameters, seen):
     return type("Theirs", (Callback,), {name: by_parameters[parameters or ()]})()
 
 
-def test_a_point_stands_in_the_table_once():
+def test_a_point_is_in_the_table_only_once():
     assert len(set(NAMES)) == len(NAMES)
 
 
-def test_the_base_class_declares_the_points_of_the_table_and_no_other():
+def test_the_base_class_declares_exactly_the_points_of_the_table():
     declared = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
     assert declared == NAMES
     assert {name for name in dir(Callback) if name.startswith("on_")} == {*NAMES, "on_error"}
@@ -36,21 +36,21 @@ def test_the_base_class_declares_the_points_of_the_table_and_no_other():
 
 @pytest.mark.parametrize("point", points(), ids=lambda point: point.name)
 class TestEachPoint:
-    def test_has_the_tables_words_as_docstring(self, point):
+    def test_docstring_comes_from_the_table(self, point):
         assert getattr(Callback, point.name).__doc__ == f"Called {point.fires}."
 
-    def test_does_nothing_in_the_base_class_whatever_it_is_given(self, point):
+    def test_base_method_accepts_any_arguments_and_does_nothing(self, point):
         assert getattr(Callback(), point.name)(1, 2, anything=3) is None
 
-    def test_offers_the_run_and_nothing_unheard_of(self, point):
+    def test_provides_the_run_and_only_known_arguments(self, point):
         assert ("run" in point.offers) is not point.in_data
         assert set(point.offers) <= (ARGUMENTS_IN_DATA if point.in_data else ARGUMENTS)
 
-    def test_has_modes_that_a_loop_knows(self, point):
+    def test_has_only_modes_of_a_loop(self, point):
         assert set(point.modes) <= {"train", "val", "pred"}
 
 
-def test_iteration_values_are_offered_in_iterations_only():
+def test_iteration_values_are_provided_only_in_iterations():
     for point in points():
         if "batch" in point.offers:
             assert point.modes, point.name
@@ -80,7 +80,7 @@ def test_a_spelling_is_called_at_its_point(point, spelling):
     [(point, one) for point, one in SPELLED if one.only_with is not None and one.name not in FETCHING],  # see test_step_fetches
     ids=lambda one: one.name,
 )
-def test_a_common_name_counts_only_with_the_parameters_of_its_system(point, spelling):
+def test_a_common_name_is_a_spelling_only_with_the_right_parameters(point, spelling):
     seen = []
     methods = {spelling.name: lambda self, something_else: seen.append(something_else), "on_mine": lambda self: None}
     ours = type("Ours", (Callback,), methods)()
@@ -90,24 +90,24 @@ def test_a_common_name_counts_only_with_the_parameters_of_its_system(point, spel
 
 
 @pytest.mark.parametrize(("point", "spelling"), SPELLED, ids=lambda one: one.name)
-def test_a_name_of_ours_is_never_a_spelling_of_another_point(point, spelling):
+def test_a_point_name_is_never_a_spelling_of_another_point(point, spelling):
     assert spelling.name == point.name or spelling.name not in NAMES
 
 
-def test_foreign_names_lead_to_points_and_are_not_spoken_here():
+def test_foreign_names_map_to_points_and_are_not_spellings():
     spoken = {*NAMES, *(spelling.name for _, spelling in SPELLED)}
     assert set(FOREIGN.values()) <= set(NAMES)
     assert not set(FOREIGN) & spoken
 
 
 @pytest.mark.parametrize("name", ["epoch_end", "on epoch", "on_epoch-end", ""])
-def test_a_point_is_declared_by_a_name_that_could_be_a_method(name):
+def test_declaring_an_invalid_point_name_raises(name):
     with pytest.raises(ValueError, match="must be an identifier") as caught:
         declare(name)
     assert str(caught.value) == f"declare: a point must be an identifier that starts with on_, got {name!r}."
 
 
-def test_a_refused_declaration_declares_nothing():
+def test_a_failed_declaration_declares_nothing():
     with pytest.raises(ValueError, match="no_point"):
         declare("on_run_bgin", "no_point")
 
@@ -118,7 +118,7 @@ def test_a_refused_declaration_declares_nothing():
         Hooks([Slip()])
 
 
-def test_a_declared_point_is_no_slip_of_the_pen():
+def test_a_declared_point_is_not_reported_as_misspelled():
     class Meant(Callback):
         def on_epochs_ends(self): ...
 
@@ -126,11 +126,11 @@ def test_a_declared_point_is_no_slip_of_the_pen():
     assert [call.handler.point for call in Hooks([Meant()]).calls("on_epochs_ends")] == ["on_epochs_ends"]
 
 
-def test_a_near_miss_of_a_declared_point_is_refused():
+def test_a_misspelled_declared_point_raises():
     class Slip(Callback):
         def on_quux_bgin(self): ...
 
-    Hooks([Slip()])  # nothing is near it yet
+    Hooks([Slip()])  # no similar point exists yet
     declare("on_quux_begin")
     with pytest.raises(ValueError, match=r"on_quux_bgin is not a point. Did you mean on_quux_begin"):
         Hooks([Slip()])

@@ -1,4 +1,4 @@
-"""A callback with `asynchronous = True` is called in the background, in order, with what it names as it was at that moment."""
+"""A callback with `asynchronous = True` is called in the background, in order, with copies of the values it names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def train_until_it_raises(callback):
     return caught.value, run.iteration
 
 
-# What it sees
+# Order and values
 
 
 def test_calls_run_in_order_on_another_thread_and_end_before_the_run():
@@ -82,7 +82,7 @@ def test_calls_run_in_order_on_another_thread_and_end_before_the_run():
     assert reads.threads == {"hookpoint Reads"}
 
 
-def test_the_run_is_as_it_was_at_that_moment():
+def test_handlers_see_the_run_as_it_was_at_the_point():
     gate = threading.Event()
     optimizer = SimpleNamespace(param_groups=[{"params": [object()], "lr": 0.1, "betas": (0.9, 0.99)}])
 
@@ -125,7 +125,7 @@ def test_named_values_are_copied_before_training_changes_them():
     assert reads.seen == [({"x": [n]}, SimpleNamespace(items=[n]), 0.5) for n in (1, 2)]
 
 
-def test_a_value_that_cannot_be_copied_is_an_error_of_the_callback(caplog):
+def test_a_value_that_cannot_be_copied_fails_the_callback(caplog):
     class Reads(Reader):
         def on_train_iter_end(self, batch):
             self.see(batch)
@@ -154,7 +154,7 @@ def test_points_before_training_are_called_directly_with_the_objects_of_the_run(
     assert DIRECT == ("on_setup", "on_run_begin")
 
 
-def test_schedules_pipelines_gates_and_marks():
+def test_schedules_pipelines_wrappers_and_marks_work_in_the_background():
     class Triggered(Reader):
         def on_trigger(self, run):
             self.see(run.step)
@@ -171,7 +171,7 @@ def test_schedules_pipelines_gates_and_marks():
     assert at_epochs.seen == ["third", 4, 8]
 
 
-def test_names_from_tensorpack_and_a_wrapper_that_overrides_nothing():
+def test_a_wrapped_callback_with_tensorpack_methods_is_called():
     class Old(Reader):
         def _trigger_epoch(self):
             self.see((self.epoch_num, self.global_step))
@@ -183,7 +183,7 @@ def test_names_from_tensorpack_and_a_wrapper_that_overrides_nothing():
     assert old.seen == [(1, 3), (2, 6)]
 
 
-def test_custom_points_get_copies_too_but_a_guard_outside_a_run_calls_directly():
+def test_custom_points_get_copies_but_calls_outside_a_run_are_direct():
     class Reads(Reader):
         def on_words(self, words, run=None):
             self.see((list(words), run and run.step))
@@ -200,7 +200,7 @@ def test_custom_points_get_copies_too_but_a_guard_outside_a_run_calls_directly()
     assert alone.threads == {threading.current_thread().name}
 
 
-def test_it_runs_only_on_its_ranks(monkeypatch):
+def test_an_asynchronous_callback_runs_only_on_its_ranks(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "1")
     chief, everywhere = Steps(ranks="chief"), Steps()
@@ -208,7 +208,7 @@ def test_it_runs_only_on_its_ranks(monkeypatch):
     assert [entry.subject for entry in hooks.entries] == [everywhere]
 
 
-# What it cannot do
+# A background callback can only read
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_it_runs_only_on_its_ranks(monkeypatch):
         (lambda run: next(iter(())), "raised StopIteration"),
     ],
 )
-def test_a_request_raises_with_a_clear_text(use, text):
+def test_anything_but_reading_the_run_raises(use, text):
     class Reads(Reader):
         def on_train_iter_end(self, run):
             use(run)
@@ -275,7 +275,7 @@ class Overrides(ProxyCallback):
         (refused(base=CallbackPipeline, on_epoch_end=None), None),
     ],
 )
-def test_what_does_more_than_read_is_refused_when_callbacks_are_compiled(callback, text):
+def test_a_callback_that_does_more_than_read_raises_at_compile_time(callback, text):
     if isinstance(callback, CallbackPipeline) and text is None:
         callback, text = type(callback)([Callback()]), "Mine is a pipeline and cannot set asynchronous."
     with pytest.raises(errors.CompileError) as caught:
@@ -322,7 +322,7 @@ def test_an_error_in_the_last_call_is_raised_when_the_run_ends():
         train([Fails()])
 
 
-def test_policies_apply_in_the_background(caplog):
+def test_on_error_policies_apply_in_the_background(caplog):
     class Fails(Reader):
         def on_train_iter_end(self, run):
             self.see(run.step)
@@ -337,7 +337,7 @@ def test_policies_apply_in_the_background(caplog):
     assert "warned failed at on_train_iter_end: OSError: no printer (3 times in a row); it is disabled" in caplog.text
 
 
-def test_another_exception_reaches_the_background_before_the_run_ends():
+def test_on_exception_is_called_in_the_background_before_the_run_ends():
     class Reads(Reader):
         def on_exception(self, error):
             self.see(repr(error))
@@ -351,7 +351,7 @@ def test_another_exception_reaches_the_background_before_the_run_ends():
 # Limits
 
 
-def test_a_full_queue_makes_the_run_wait_so_that_nothing_is_lost():
+def test_a_full_queue_makes_the_run_wait_and_loses_no_calls():
     steps = Steps()
     steps.see = lambda value: (time.sleep(0.0001), steps.seen.append(value))
     train([steps], batches=background_calls.CAPACITY * 5)
@@ -384,7 +384,7 @@ def train_while_the_gate_is_closed(steps, batches, *, opens=True):
             steps.gate.set()
 
 
-def test_outside_drops_the_oldest_calls_and_counts_them(caplog):
+def test_an_outside_callback_drops_its_oldest_calls_and_counts_them(caplog):
     steps, last = Outside(), background_calls.CAPACITY + 5
     train_while_the_gate_is_closed(steps, last)
     assert steps.seen == [1, *range(6, last + 1)]
@@ -401,7 +401,7 @@ def test_a_blocked_callback_is_reported_once_and_never_waited_for_again(caplog, 
     assert steps.seen == [1, *range(6, last + 1)]
 
 
-def test_calls_that_do_not_end_in_time_are_counted_at_the_end(caplog, monkeypatch):
+def test_calls_that_do_not_return_in_time_are_counted_at_the_end(caplog, monkeypatch):
     monkeypatch.setattr(background_calls, "CALL_SECONDS", 0.01)
     steps = Gated()
     train_while_the_gate_is_closed(steps, 3, opens=False)
@@ -487,7 +487,7 @@ def test_the_state_of_a_blocked_callback_is_left_out(monkeypatch, caplog):
 # Reports
 
 
-def test_explain_shows_what_runs_in_the_background():
+def test_explain_marks_calls_in_the_background():
     class Reads(Steps):
         def on_run_begin(self): ...
 
@@ -500,7 +500,7 @@ def test_explain_shows_what_runs_in_the_background():
     )
 
 
-def test_other_callbacks_are_called_by_the_same_code_as_without_one():
+def test_an_asynchronous_callback_does_not_change_the_code_that_calls_others():
     class Plain(Callback):
         def on_train_iter_end(self, run, batch): ...
 

@@ -60,7 +60,7 @@ def test_containers_keep_their_type_and_share_nothing(make):
     assert repr(copied) == text
 
 
-def test_what_cannot_change_is_not_copied_and_what_appears_twice_is_copied_once():
+def test_immutable_values_are_kept_and_shared_values_are_copied_once():
     shared = [1]
     error = OSError("x")
     copied = ValueSnapshot().of([shared, shared, Path("a"), error, len, None])
@@ -69,7 +69,7 @@ def test_what_cannot_change_is_not_copied_and_what_appears_twice_is_copied_once(
     assert ValueSnapshot().of(MappingProxyType({"a": shared})) == {"a": [1]}
 
 
-def test_an_object_may_contain_itself():
+def test_an_object_that_contains_itself_can_be_copied():
     class Node:
         def __init__(self):
             self.me, self.values = self, [1]
@@ -88,7 +88,7 @@ def test_a_lock_cannot_be_copied():
         ValueSnapshot().of({"lock": threading.Lock()})
 
 
-def test_values_of_a_runner_are_those_of_the_step_although_later_callbacks_change_them():
+def test_later_callbacks_cannot_change_the_values_of_a_background_callback():
     seen, expected = [], []
 
     class Reads(Callback):
@@ -115,7 +115,7 @@ def test_values_of_a_runner_are_those_of_the_step_although_later_callbacks_chang
     assert seen == expected
 
 
-def test_logged_tensors_are_read_as_they_were_logged():
+def test_logged_tensors_keep_the_value_they_were_logged_with():
     seen = []
 
     class Reads(Callback):

@@ -1,4 +1,4 @@
-"""What every callback has: options, set-up, points by hand, state, pickling."""
+"""Options, set-up, calling points by hand, state and pickling of every callback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Counter(Callback):
 
 
 class Tensorpack(Callback):
-    """Takes no arguments, and asks itself where it is."""
+    """Its methods take no arguments and read the run from attributes."""
 
     def __init__(self):
         self.seen = []
@@ -43,7 +43,7 @@ class Tensorpack(Callback):
         self.seen.append(self.trainer.name)
 
 
-def test_a_callback_needs_no_call_of_the_base_class(train):
+def test_a_callback_works_without_calling_super_init(train):
     counter = Counter()
     train([counter], epochs=3)
     assert counter.count == 3
@@ -61,7 +61,7 @@ def test_options_are_class_attributes_or_keywords():
     assert (Loud.name, Loud.on_error, Loud.ranks) == ("loud", "warn", "chief")
 
 
-def test_options_are_keywords_only():
+def test_options_are_keyword_only():
     with pytest.raises(TypeError):
         Callback("name")
 
@@ -83,7 +83,7 @@ def test_a_loop_sets_callbacks_up_with_the_model_and_the_workdir(train, tmp_path
     assert seen == ["setup", "on_setup"]
 
 
-def test_a_plain_object_is_set_up_where_it_wants_to_be(train):
+def test_a_plain_object_with_a_setup_method_is_set_up(train):
     class Plain:
         def setup(self, component, save_path):
             self.component = component
@@ -101,10 +101,10 @@ def test_when_returns_the_callback():
     assert counter.schedule is schedule
 
 
-# Points by hand
+# Calling points by hand
 
 
-def test_run_calls_the_handler_with_what_it_names_of_the_logs():
+def test_run_passes_the_logs_that_the_handler_names():
     seen = []
 
     class Say(Callback):
@@ -122,7 +122,7 @@ def test_run_does_nothing_without_a_handler():
     assert counter.count == 0
 
 
-def test_run_finds_a_handler_by_our_name_and_by_the_one_it_was_written_with():
+def test_run_finds_a_handler_by_its_point_or_its_own_name():
     seen = []
 
     class Keras(Callback):
@@ -145,7 +145,7 @@ def test_run_calls_a_method_that_stands_for_several_points_once():
     assert seen == [1]
 
 
-def test_run_says_what_a_handler_asks_for_and_did_not_get():
+def test_run_raises_if_an_argument_of_the_handler_is_missing():
     class Say(Callback):
         def on_say(self, words): ...
 
@@ -154,7 +154,7 @@ def test_run_says_what_a_handler_asks_for_and_did_not_get():
 
 
 @pytest.mark.parametrize("hookpoint", [None, 3])
-def test_run_wants_the_name_of_a_point(hookpoint):
+def test_run_raises_if_the_point_is_not_a_name(hookpoint):
     with pytest.raises(TypeError) as caught:
         Callback().run(hookpoint)
     expected = f"run(): hookpoint must be the name of a point, got {hookpoint}."
@@ -162,7 +162,7 @@ def test_run_wants_the_name_of_a_point(hookpoint):
 
 
 class Overrides(Callback):
-    """Gets everything through run."""
+    """Receives every point through run()."""
 
     def __init__(self):
         self.seen = []
@@ -171,7 +171,7 @@ class Overrides(Callback):
         self.seen.append((hookpoint, dict(logs)))
 
 
-def test_a_subclass_that_overrides_run_gets_every_point_through_it(train):
+def test_an_overridden_run_receives_every_point(train):
     every = Overrides()
     train([every], batches=["data"], body=lambda run: run.log(loss=1))
     points = [point for point, _ in every.seen]
@@ -194,7 +194,7 @@ def test_a_subclass_that_overrides_run_gets_every_point_through_it(train):
     ]
 
 
-def test_an_overridden_run_gets_what_the_point_offers(train):
+def test_an_overridden_run_receives_the_arguments_of_the_point(train):
     every = Overrides()
     run = train([every], batches=["data"], body=lambda run: run.log(loss=1))
     offered = dict(every.seen)
@@ -204,7 +204,7 @@ def test_an_overridden_run_gets_what_the_point_offers(train):
     assert offered["on_iter_begin"]["batch"] == "data"
 
 
-def test_an_overridden_run_may_fall_back_on_the_handlers(train):
+def test_an_overridden_run_can_call_the_handlers_through_super(train):
     class Timed(Callback):
         def __init__(self):
             self.seen = []
@@ -240,7 +240,7 @@ class OwnRun(CallbackPipeline):
 
 
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: OwnRun([one, Passes()]), ProxyCallback])
-def test_an_overridden_run_is_triggered(train, wrap):
+def test_on_trigger_is_called_through_an_overridden_run(train, wrap):
     passes, rare = Passes(), Passes().when(Every(steps=2))
     train([wrap(passes), wrap(rare)], batches=range(5))
     assert (passes.seen, rare.seen) == ([5], [2, 4])
@@ -263,7 +263,7 @@ class RunsScheduled(Scheduled):
         (OwnRun([on("on_iter_end", when=Every(steps=2))(lambda: None)]), "<lambda>.on_iter_end", "OwnRun"),
     ],
 )
-def test_a_schedule_that_an_overridden_run_would_ignore_is_refused(callback, handler, runs):
+def test_a_schedule_that_an_overridden_run_would_ignore_raises(callback, handler, runs):
     with pytest.raises(errors.CompileError) as caught:
         Hooks([callback])
     assert str(caught.value) == (
@@ -281,7 +281,7 @@ def test_methods_of_a_callback_that_overrides_run_are_not_checked():
     assert Hooks([Own()])
 
 
-def test_an_overridden_run_gets_guarded_and_fired_points_too(train):
+def test_an_overridden_run_receives_guarded_and_fired_points(train):
     @guard("on_parse")
     def parse(text, *, callbacks=None):
         return text.split()
@@ -300,20 +300,20 @@ def test_an_overridden_run_gets_guarded_and_fired_points_too(train):
 # State and pickling
 
 
-def test_a_callback_without_state_has_an_empty_one():
+def test_the_default_state_is_empty():
     callback = Callback()
     assert callback.state_dict() == {}
     assert callback.load_state_dict({}) is None
 
 
-def test_pickling_keeps_what_a_callback_knows(train):
+def test_pickling_keeps_the_attributes_of_a_callback(train):
     counter = Counter(start=5)
     train([counter], epochs=2)
     assert pickle.loads(pickle.dumps(counter)).count == 7
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copy_leaves_behind_what_was_compiled_for_the_original(copied):
+def test_a_copy_does_not_share_compiled_handlers_with_the_original(copied):
     @guard("on_copy")
     def nothing(*, callbacks=None): ...
 
@@ -326,7 +326,7 @@ def test_a_copy_leaves_behind_what_was_compiled_for_the_original(copied):
     assert (counter.count, other.count) == (1, 2)
 
 
-def test_a_callback_can_be_pickled_from_inside_a_run():
+def test_a_callback_can_be_pickled_during_a_run():
     callback = Tensorpack()
     with Loop([callback]) as run:
         for _ in run.epochs(1):
@@ -338,17 +338,17 @@ def test_a_callback_can_be_pickled_from_inside_a_run():
         _ = other.trainer
 
 
-# What tensorpack's methods know of the run
+# Attributes for tensorpack methods
 
 
-def test_methods_without_arguments_know_where_they_are(train):
+def test_methods_without_arguments_read_the_run_from_attributes(train):
     callback = Tensorpack()
     train([callback], epochs=2, batches=[1, 2], name="mine")
     assert callback.seen == [(1, 0), 0, 1, "mine", (2, 2), 0, 1, "mine"]
 
 
 @pytest.mark.parametrize("attribute", ["trainer", "epoch_num", "global_step", "local_step"])
-def test_outside_of_a_run_there_is_nothing_to_know(train, attribute):
+def test_run_attributes_raise_outside_a_run(train, attribute):
     callback = Tensorpack()
     train([callback])
     with pytest.raises(errors.OutsideRun) as caught:
@@ -356,7 +356,7 @@ def test_outside_of_a_run_there_is_nothing_to_know(train, attribute):
     assert str(caught.value) == f"Tensorpack.{attribute} exists only during a run"
 
 
-def test_a_plain_object_with_tensorpacks_names_is_left_as_it_is(train):
+def test_a_plain_object_with_tensorpack_methods_gets_no_attributes(train):
     class Plain:
         calls = 0
 
@@ -368,20 +368,20 @@ def test_a_plain_object_with_tensorpacks_names_is_left_as_it_is(train):
     assert vars(plain) == {"calls": 2}
 
 
-def test_an_attribute_of_ones_own_wins():
+def test_an_attribute_set_on_the_callback_takes_precedence():
     callback = Tensorpack()
     callback.epoch_num = 7
     assert callback.epoch_num == 7
 
 
-def test_two_runs_do_not_share_what_is_compiled():
+def test_two_runs_do_not_share_compiled_entries():
     counter = Counter()
     first, second = Hooks([counter]), Hooks([counter])
     assert first.entries[0] is not second.entries[0]
     assert first.entries[0].name == second.entries[0].name == "Counter"
 
 
-def test_an_option_that_nobody_takes_is_refused_by_its_name():
+def test_an_unknown_option_raises_with_its_name():
     class Saver(Callback):
         def __init__(self, every, **options):
             super().__init__(**options)
@@ -395,7 +395,7 @@ def test_an_option_that_nobody_takes_is_refused_by_its_name():
     assert str(caught.value) == f"Saver has no argument evry=, on_eror=. {meant}\n  see       help(Saver)"
 
 
-def test_logs_are_for_reading():
+def test_logs_are_read_only():
     class Adds(Callback):
         def on_epoch_end(self, logs):
             logs["score"] = 1.0
@@ -406,7 +406,7 @@ def test_logs_are_for_reading():
     assert str(caught.value) == "logs is read-only.\n  log       run.log('score', value), which every monitor receives"
 
 
-def test_who_looks_at_the_end_knows_why_it_stopped():
+def test_on_run_end_sees_the_stop_reason():
     reasons = []
 
     class Look(Callback):
@@ -425,6 +425,6 @@ def test_who_looks_at_the_end_knows_why_it_stopped():
     "use",
     [lambda schedule: LambdaCallback(on_trigger=print).when(schedule), lambda schedule: on("on_epoch_end", when=schedule)],
 )
-def test_a_schedule_must_be_a_schedule(use, schedule):
+def test_a_schedule_that_is_not_a_schedule_object_raises(use, schedule):
     with pytest.raises(errors.BadSchedule, match=r"is not a schedule\.\n.*or If\(function\)"):
         use(schedule)

@@ -1,4 +1,4 @@
-"""tensorpack's callback of four functions."""
+"""CallbackFactory makes a callback from four functions, as in tensorpack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hookpoint import CallbackFactory, Every, errors
 
 
-def test_each_function_gets_the_callback_at_its_moment(train):
+def test_each_function_gets_the_callback_at_its_point(train):
     said = []
     callback = CallbackFactory(
         setup_graph=lambda self: said.append(("setup", self is callback)),
@@ -19,7 +19,7 @@ def test_each_function_gets_the_callback_at_its_moment(train):
     assert said == [("setup", True), ("before", 0), ("trigger", 1, 2), ("trigger", 2, 4), ("after", "mine")]
 
 
-def test_functions_may_be_left_out(train):
+def test_functions_are_optional(train):
     said = []
     train([CallbackFactory(trigger=lambda self: said.append(self.epoch_num))], epochs=2)
     assert said == [1, 2]
@@ -32,7 +32,7 @@ def test_the_trigger_takes_a_schedule(train):
     assert said == [2, 4]
 
 
-def test_the_run_is_forgotten_also_after_a_failure(train):
+def test_the_run_is_released_after_a_failure(train):
     def fails(self):
         raise ValueError("boom")
 

@@ -1,4 +1,4 @@
-"""The attributes of a callback belong to its class: hookpoint keeps its own apart from them."""
+"""The attributes of a callback belong to its class: hookpoint stores its own elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN = ("save_path", "component", "schedule", "run", "name", "_run")
 
 
 class Owner(Callback):
-    """Has a value of its own under each name that the base class uses."""
+    """Sets each name that the base class uses to its own value."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -50,13 +50,13 @@ def names_of(listed):
     return [entry.name for entry in Hooks(listed).entries]
 
 
-def test_values_of_the_class_stay_through_a_run(train, tmp_path):
+def test_attributes_of_a_callback_survive_a_run(train, tmp_path):
     owner = Owner()
     train([owner], epochs=2, model="the model", workdir=tmp_path)
     assert owner.epochs == [[f"my {name}" for name in OWN]] * 2
 
 
-def test_values_that_were_set_before_the_base_class_began_stay(train):
+def test_attributes_set_before_super_init_survive_a_run(train):
     class Early(Callback):
         def __init__(self, name):
             self.name = "Bob"
@@ -69,7 +69,7 @@ def test_values_that_were_set_before_the_base_class_began_stay(train):
     assert (early.name, names_of([early])) == ("Bob", ["mine"])
 
 
-def test_a_frozen_dataclass_is_a_callback(train, tmp_path):
+def test_a_frozen_dataclass_can_be_a_callback(train, tmp_path):
     frozen = Frozen("Bob", "out", [1, 2], 3, run="a run")
     train([frozen], epochs=2, model="the model", workdir=tmp_path)
     assert frozen.seen == [(epoch, "Bob", "out", [1, 2], 3, "a run") for epoch in (1, 2)]
@@ -90,7 +90,7 @@ def test_a_frozen_dataclass_has_a_schedule_and_a_name_in_messages(train):
     assert names_of([steps, Steps()]) == ["Steps", "Steps#2"]
 
 
-def test_a_frozen_dataclass_may_hand_options_to_the_base_class():
+def test_a_frozen_dataclass_can_pass_options_to_the_base_class():
     @dataclass(frozen=True)
     class Quiet(Callback):
         path: str
@@ -115,7 +115,7 @@ def test_a_field_named_like_an_attribute_of_the_run_needs_a_value():
     assert Holds("mine", "too").model == "mine"
 
 
-def test_only_name_as_an_option_or_of_the_class_is_the_identity():
+def test_only_a_name_option_or_class_attribute_names_a_callback():
     class Called(Callback):
         name = "called"
 
@@ -125,7 +125,7 @@ def test_only_name_as_an_option_or_of_the_class_is_the_identity():
     assert names_of([Called(), Called(name="quiet")]) == ["called", "quiet"]
 
 
-def test_a_name_in_a_subclass_of_ours_leaves_the_identity_as_it_was():
+def test_setting_name_in_a_subclass_keeps_the_identity_of_a_built_in_callback():
     class Mine(callbacks.EarlyStopping):
         def __init__(self):
             super().__init__("loss")
@@ -134,7 +134,7 @@ def test_a_name_in_a_subclass_of_ours_leaves_the_identity_as_it_was():
     assert names_of([Mine()]) == ["Mine(loss)"]
 
 
-def test_only_when_gives_a_schedule(train):
+def test_an_instance_attribute_named_schedule_is_ignored(train):
     seen = []
 
     class Plan(Callback):
@@ -150,7 +150,7 @@ def test_only_when_gives_a_schedule(train):
     assert plan.schedule == {3: 0.1}
 
 
-def test_a_schedule_of_the_class_counts(train):
+def test_a_schedule_as_a_class_attribute_applies(train):
     seen = []
 
     class Steps(Callback):
@@ -163,7 +163,7 @@ def test_a_schedule_of_the_class_counts(train):
     assert seen == [2, 4]
 
 
-def test_set_up_fills_what_the_class_left(train, tmp_path):
+def test_set_up_fills_only_unset_attributes(train, tmp_path):
     class Half(Callback):
         def __init__(self):
             self.save_path = None
@@ -175,7 +175,7 @@ def test_set_up_fills_what_the_class_left(train, tmp_path):
     assert (half.component, half.save_path) == ("the model", None)
 
 
-def test_a_value_named_run_is_no_method_that_gets_every_point(train):
+def test_an_attribute_named_run_does_not_receive_points(train):
     @dataclass
     class Tracked(Callback):
         run: Any = None
@@ -191,7 +191,7 @@ def test_a_value_named_run_is_no_method_that_gets_every_point(train):
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copy_has_the_identity_and_not_the_run(copied):
+def test_a_copy_keeps_the_identity_but_not_the_run(copied):
     owner = Owner(name="mine").when(Every(steps=2))
     with Loop([owner], model="the model") as run:
         for _ in run.epochs(1):

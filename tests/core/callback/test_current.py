@@ -14,7 +14,7 @@ def test_without_a_run_logging_does_nothing():
     hookpoint.log("loss", "not even checked")
 
 
-def test_inside_a_run_a_model_logs_as_the_run_does():
+def test_hookpoint_log_logs_to_the_current_run():
     def forward(x):
         hookpoint.log("entropy", x)
 
@@ -26,7 +26,7 @@ def test_inside_a_run_a_model_logs_as_the_run_does():
     assert current_run() is None
 
 
-def test_a_run_inside_a_run_is_the_current_one_until_it_is_left():
+def test_a_nested_run_is_current_until_it_ends():
     with Loop(name="outer") as outer:
         with Loop(name="inner") as inner:
             hookpoint.log("x", 1)
@@ -35,7 +35,7 @@ def test_a_run_inside_a_run_is_the_current_one_until_it_is_left():
     assert (inner.metrics["x"], outer.metrics["x"]) == (1.0, 2.0)
 
 
-def test_a_run_that_fails_is_no_longer_current():
+def test_a_failed_run_is_no_longer_current():
     try:
         with Loop():
             raise ValueError
@@ -44,7 +44,7 @@ def test_a_run_that_fails_is_no_longer_current():
     assert current_run() is None
 
 
-def test_callbacks_are_in_the_run_up_to_its_last_point():
+def test_the_run_is_current_from_on_setup_to_on_run_end():
     seen = []
     look = hookpoint.LambdaCallback(on_setup=lambda: seen.append(current_run()), on_run_end=lambda: seen.append(current_run()))
     with Loop([look]) as run:
@@ -58,7 +58,7 @@ def in_thread(work):
     thread.join()
 
 
-def test_a_thread_of_its_own_is_in_no_run_unless_it_is_given_the_context():
+def test_a_new_thread_has_no_run_unless_it_gets_the_context():
     with Loop() as run:
         in_thread(lambda: hookpoint.log("x", 1))
         assert "x" not in run.metrics
@@ -67,7 +67,7 @@ def test_a_thread_of_its_own_is_in_no_run_unless_it_is_given_the_context():
     assert run.metrics["x"] == 2.0
 
 
-def test_two_threads_have_a_run_each():
+def test_each_thread_has_its_own_run():
     seen, both_run = {}, threading.Barrier(2)
 
     def work(name):
@@ -84,7 +84,7 @@ def test_two_threads_have_a_run_each():
     assert seen == {"a": (True, 1.0), "bb": (True, 2.0)}
 
 
-def test_two_tasks_have_a_run_each():
+def test_each_task_has_its_own_run():
     async def work(name):
         with Loop(name=name) as run:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Methods are found by their names, and called with just the arguments they name."""
+"""Methods are found by their names, and called with exactly the arguments they name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found(subject):
 # Which methods are handlers
 
 
-def test_handlers_come_in_table_order_and_points_of_ones_own_last():
+def test_handlers_follow_table_order_with_custom_points_last():
     class Mixed(Callback):
         def on_zebra(self): ...
         def on_run_end(self): ...
@@ -29,7 +29,7 @@ def test_handlers_come_in_table_order_and_points_of_ones_own_last():
     assert [point for point, _ in found(Mixed())] == ["on_setup", "on_epoch_end", "on_run_end", "on_apple", "on_zebra"]
 
 
-def test_what_is_only_declared_by_the_base_class_is_no_handler():
+def test_methods_that_only_the_base_class_declares_are_not_handlers():
     assert found(Callback()) == []
 
 
@@ -42,7 +42,7 @@ def test_an_inherited_method_is_a_handler():
     assert found(Derived()) == [("on_epoch_end", "on_epoch_end")]
 
 
-def test_an_override_may_call_the_base_class(train):
+def test_an_override_can_call_the_base_class(train):
     class Polite(Callback):
         def on_epoch_end(self, run):
             super().on_epoch_end(run)
@@ -51,7 +51,7 @@ def test_an_override_may_call_the_base_class(train):
     assert train([Polite()]).store == {"polite": True}
 
 
-def test_only_what_can_be_called_is_a_handler():
+def test_only_functions_with_point_names_are_handlers():
     class Odd(Callback):
         on_save = None
         on_load = "a name"
@@ -83,7 +83,7 @@ def test_static_methods_class_methods_and_instance_attributes_are_handlers():
     assert [point for point, _ in found(Ways())] == ["on_epoch_begin", "on_epoch_end", "on_run_end"]
 
 
-def test_a_property_takes_precedence_over_an_attribute_of_its_name():
+def test_a_property_hides_an_instance_attribute_with_the_same_name():
     class Odd(Callback):
         @property
         def on_epoch_end(self):
@@ -104,7 +104,7 @@ def test_a_plain_object_is_searched_like_a_callback():
     assert found(Plain()) == [("on_epoch_end", "on_epoch_end"), ("on_run_end", "after_run")]
 
 
-def test_one_name_may_stand_for_several_points():
+def test_one_name_can_stand_for_several_points():
     class Orca(Callback):
         def before_epoch(self, runner): ...
 
@@ -122,7 +122,7 @@ def test_one_name_may_stand_for_several_points():
         ("_after_run", "_trigger_step", "on_train_iter_end"),
     ],
 )
-def test_two_moments_of_one_system_are_both_called_in_table_order(first, second, point):
+def test_two_methods_of_one_system_at_a_point_are_called_in_table_order(first, second, point):
     seen = []
 
     def method(name):
@@ -143,14 +143,14 @@ def test_two_moments_of_one_system_are_both_called_in_table_order(first, second,
         ("_trigger_step", "on_train_batch_end"),
     ],
 )
-def test_other_pairs_of_names_for_one_point_are_refused(first, second):
+def test_other_pairs_of_names_for_one_point_raise(first, second):
     both = type("Both", (Callback,), {first: lambda self: None, second: lambda self: None})()
     with pytest.raises(errors.TwoSpellings) as caught:
         find_handlers(both)
     assert set(caught.value.spellings) == {first, second}
 
 
-def test_marks_are_not_counted_as_second_spellings():
+def test_a_mark_does_not_count_as_a_second_spelling():
     class Marked(Callback):
         def on_epoch_end(self): ...
 
@@ -160,7 +160,7 @@ def test_marks_are_not_counted_as_second_spellings():
     assert len(Hooks([Marked()]).calls("on_epoch_end")) == 2
 
 
-# Names that are nearly points
+# Misspelled points
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_marks_are_not_counted_as_second_spellings():
         ("after_train_epochs", "after_train_epoch"),
     ],
 )
-def test_a_near_miss_is_refused_with_the_name_that_was_meant(name, meant):
+def test_a_misspelled_point_raises_with_the_intended_name(name, meant):
     slip = type("Slip", (Callback,), {name: lambda self: None})()
     with pytest.raises(errors.UnknownPoint) as caught:
         Hooks([slip])
@@ -183,7 +183,7 @@ def test_a_near_miss_is_refused_with_the_name_that_was_meant(name, meant):
 
 
 @pytest.mark.parametrize("name", ["on_epoch_ends", "on_fit_start", "on_batch_end"])
-def test_a_name_in_points_is_meant_and_is_a_point_of_ones_own(name):
+def test_a_name_listed_in_points_is_a_custom_point(name):
     seen = []
     meant = type("Meant", (Callback,), {"points": (name,), name: lambda self: seen.append(name)})()
     assert found(meant) == [(name, name)]
@@ -201,7 +201,7 @@ def test_a_marked_method_is_checked_by_the_same_rules():
 
 
 @pytest.mark.parametrize("name", ["on_epoch_ends", "on_batch_end"])
-def test_a_marked_method_may_be_for_a_point_of_ones_own(name):
+def test_a_marked_method_can_handle_a_custom_point(name):
     class Meant(Callback):
         points = (name,)
 
@@ -211,7 +211,7 @@ def test_a_marked_method_may_be_for_a_point_of_ones_own(name):
     assert found(Meant()) == [(name, name)]
 
 
-def test_a_function_may_say_that_its_point_is_meant():
+def test_a_function_can_list_its_custom_point_in_points():
     @on("on_epoch_ends")
     def meant(): ...
 
@@ -236,20 +236,20 @@ def test_a_function_may_say_that_its_point_is_meant():
         (lambda a, *args, **kwargs: (a, args, kwargs), ("A", (), {})),
     ],
 )
-def test_a_handler_gets_what_it_names_and_nothing_else(method, expected):
+def test_a_handler_gets_exactly_the_arguments_it_names(method, expected):
     (handler,) = find_handlers(LambdaCallback(on_show=method))
     assert handler.call({"a": "A", "b": "B"}) == expected
 
 
 @pytest.mark.parametrize("name", ["run", "runner", "run_context", "trainer"])
-def test_the_run_goes_by_four_names(train, name):
+def test_the_run_argument_has_four_names(train, name):
     seen = []
     source = {"on_epoch_end": eval(f"lambda {name}: seen.append({name})", {"seen": seen})}
     run = train([LambdaCallback(**source)])
     assert seen == [run]
 
 
-def test_arguments_of_a_run_are_the_values_of_that_moment(train):
+def test_arguments_have_the_values_at_the_time_of_the_call(train):
     seen = []
 
     class Watch(Callback):
@@ -270,7 +270,7 @@ def test_arguments_of_a_run_are_the_values_of_that_moment(train):
     assert seen == [(1, 0, 1), (10, 0.1), (1, 1, 3), (30, 0.3), ({"loss": pytest.approx(0.2)}, True)]
 
 
-def test_the_batch_of_a_keras_spelling_is_its_index(train):
+def test_batch_is_the_index_in_a_keras_method(train):
     seen = []
 
     class Keras(Callback):
@@ -281,7 +281,7 @@ def test_the_batch_of_a_keras_spelling_is_its_index(train):
     assert seen == [0, 1]
 
 
-def test_logs_are_the_metrics_of_the_epoch_that_is_running(train):
+def test_logs_are_the_metrics_of_the_current_epoch(train):
     seen = []
     watch = LambdaCallback(
         on_epoch_begin=lambda logs: seen.append(dict(logs)), on_epoch_end=lambda logs: seen.append(dict(logs))
@@ -290,7 +290,7 @@ def test_logs_are_the_metrics_of_the_epoch_that_is_running(train):
     assert seen == [{}, {"loss": 1.0}, {}, {"loss": 2.0}]
 
 
-def test_an_exception_and_a_path_are_offered_where_they_belong(train):
+def test_on_save_gets_the_path_and_on_exception_the_error(train):
     class Store:
         def save(self, state, *, step, tags):
             return f"step-{step}"
@@ -309,7 +309,7 @@ def test_an_exception_and_a_path_are_offered_where_they_belong(train):
     assert seen == ["step-1", boom]
 
 
-def test_a_misspelled_name_is_refused_with_the_name_that_was_meant():
+def test_a_misspelled_argument_raises_with_the_intended_name():
     with pytest.raises(errors.UnknownArgument, match=r"takes 'runn', which this point does not provide\. Did you mean 'run'\?"):
         Hooks([LambdaCallback(on_epoch_end=lambda runn: None)])
 
@@ -325,7 +325,7 @@ def test_a_misspelled_name_is_refused_with_the_name_that_was_meant():
         ("on_save", "error", "epoch, logs, path, run, tags"),
     ],
 )
-def test_a_name_the_point_does_not_offer_is_refused_when_compiled(point, argument, offered):
+def test_an_argument_the_point_does_not_provide_raises_at_compile_time(point, argument, offered):
     handler = eval(f"lambda {argument}: None")
     with pytest.raises(errors.UnknownArgument) as caught:
         Hooks([LambdaCallback(**{point: handler})])
@@ -336,13 +336,13 @@ def test_a_name_the_point_does_not_offer_is_refused_when_compiled(point, argumen
     )
 
 
-def test_a_default_stands_where_the_point_does_not_offer_the_name(train):
+def test_a_default_is_used_if_the_point_does_not_provide_the_argument(train):
     seen = []
     train([LambdaCallback(on_epoch_end=lambda weather="fine", run=None: seen.append((weather, run.epoch)))])
     assert seen == [("fine", 1)]
 
 
-def test_points_of_ones_own_are_checked_when_fired():
+def test_arguments_of_custom_points_are_checked_when_fired():
     hooks = Hooks([LambdaCallback(on_show=lambda colour: None)])
     with pytest.raises(errors.UnknownArgument) as caught:
         hooks.fire_payload("on_show", {"size": 3})
@@ -359,7 +359,7 @@ def test_a_function_without_a_signature_gets_the_run(train):
 
 
 class Lookalikes(Callback):
-    """What is nearly another system's method, beside a handler."""
+    """Base of classes with a method that resembles another system's."""
 
     def on_epoch_end(self, run): ...
 
@@ -380,7 +380,7 @@ class Lookalikes(Callback):
         ),
     ],
 )
-def test_a_method_that_only_looks_like_one_of_another_system_is_named(method, said):
+def test_a_method_that_only_resembles_another_systems_is_reported(method, said):
     scope = {}
     exec(f"def {method}: ...", scope)
     name = method.partition("(")[0]
@@ -397,7 +397,7 @@ def test_a_method_that_only_looks_like_one_of_another_system_is_named(method, sa
         *("_before_run(self, _)", "_before_run(self, run)", "_after_run(self, context, fetched)"),
     ],
 )
-def test_a_method_of_ones_own_or_theirs_is_not(method, recwarn):
+def test_unrelated_or_exact_methods_of_other_systems_are_not_reported(method, recwarn):
     scope = {}
     exec(f"def {method}: ...", scope)
     name = method.partition("(")[0]

@@ -36,14 +36,14 @@ class Other(Callback):
         self.seen.append(run.batch)
 
 
-def test_an_idle_callback_leaves_nothing_in_the_loop():
+def test_an_idle_callback_adds_no_code_to_the_loop():
     with Loop([Sleeper()]) as run:
         for _ in run.batches(range(2)):
             pass
         assert "pass_.end" not in run.hooks.explain(step=True)
 
 
-def test_it_is_called_from_the_iteration_in_which_it_wakes_up():
+def test_an_idle_callback_is_called_from_the_iteration_in_which_it_wakes_up():
     sleeper, other, batches = Sleeper(), Other(), []
     with Loop([sleeper, other]) as run:
         for batch in run.batches(range(4)):
@@ -56,7 +56,7 @@ def test_it_is_called_from_the_iteration_in_which_it_wakes_up():
 
 
 @pytest.mark.parametrize("at", [0, 3])
-def test_if_it_wakes_up_while_an_iteration_ends_it_is_called_from_the_next_end(at):
+def test_a_callback_that_wakes_up_at_an_iteration_end_starts_at_the_next_end(at):
     sleeper = Sleeper()
 
     class Waker(Callback):
@@ -69,7 +69,7 @@ def test_if_it_wakes_up_while_an_iteration_ends_it_is_called_from_the_next_end(a
     assert sleeper.seen == [(moment, batch) for batch in range(at + 1, 4) for moment in ("begin", "end")][1:]
 
 
-def test_it_may_wake_up_in_a_nested_pass():
+def test_an_idle_callback_can_wake_up_in_a_nested_pass():
     sleeper = Sleeper()
     with Loop([sleeper]) as run:
         for batch in run.batches(range(3)):
@@ -80,7 +80,7 @@ def test_it_may_wake_up_in_a_nested_pass():
     assert ends == ["a", "b", 1, 2]
 
 
-def test_a_pass_that_is_left_and_entered_again_continues():
+def test_a_pass_that_is_left_and_reentered_continues():
     sleeper, batches = Sleeper(), []
     with Loop([sleeper]) as run:
         iterator = run.batches(range(5))

@@ -12,7 +12,7 @@ from hookpoint import Hooks, LambdaCallback, errors
 def nothing(run): ...
 
 
-def test_functions_run_at_their_points_with_what_they_name(train):
+def test_functions_run_at_their_points_with_the_arguments_they_name(train):
     said = []
     callback = LambdaCallback(
         on_run_begin=lambda: said.append("begin"),
@@ -23,40 +23,40 @@ def test_functions_run_at_their_points_with_what_they_name(train):
 
 
 @pytest.mark.parametrize("spelling", ["on_epoch_end", "epoch_end", "after_iter", "on_train_batch_end"])
-def test_any_spelling_will_do(train, spelling):
+def test_any_spelling_of_a_point_is_accepted(train, spelling):
     said = []
     train([LambdaCallback(**{spelling: lambda run_context: said.append(spelling)})])
     assert said == [spelling]
 
 
-def test_points_of_ones_own_will_do():
+def test_custom_points_are_accepted():
     said = []
     LambdaCallback(on_hello=lambda name: said.append(name)).run("on_hello", {"name": "world"})
     assert said == ["world"]
 
 
-def test_options_are_taken_as_everywhere():
+def test_callback_options_are_accepted():
     callback = LambdaCallback(name="mine", on_error="warn", ranks="chief", on_epoch_end=nothing)
     (entry,) = Hooks([callback]).entries
     assert (entry.name, entry.on_error, entry.ranks) == ("mine", "warn", "chief")
 
 
-def test_what_is_no_function_is_refused():
+def test_a_handler_that_is_not_a_function_raises():
     with pytest.raises(TypeError) as caught:
         LambdaCallback(on_epoch_end=3)
     assert str(caught.value) == "LambdaCallback: on_epoch_end must be a function, got 3."
 
 
-def test_a_near_miss_is_refused_when_compiled():
+def test_a_misspelled_point_raises_at_compile_time():
     with pytest.raises(errors.UnknownPoint):
         Hooks([LambdaCallback(on_end_epoch=nothing)])
 
 
-def test_it_shows_its_points():
+def test_repr_shows_the_points():
     callback = LambdaCallback(name="mine", on_epoch_end=nothing, on_run_end=nothing)
     assert repr(callback) == "LambdaCallback(on_epoch_end, on_run_end)"
 
 
-def test_it_can_be_pickled_where_its_functions_can():
+def test_a_lambda_callback_can_be_pickled_if_its_functions_can():
     callback = pickle.loads(pickle.dumps(LambdaCallback(on_epoch_end=nothing)))
     assert callback.on_epoch_end is nothing

@@ -9,7 +9,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Loss:
-    """A number that knows how to go backward."""
+    """A number with a backward method."""
 
     def __init__(self, value, said):
         self.value, self._said = value, said
@@ -42,14 +42,14 @@ def double(inputs):
 
 
 def computed(main, batch, point, mode="train", **given):
-    """Return outputs and loss as one point of the main callback leaves them."""
+    """Return the outputs and the loss after one point of the main callback."""
     with Loop([main], model=double, criterion=lambda outputs, targets: outputs - targets, **given) as run:
         for _ in run.batches([batch], mode=mode):
             run.fire(point)
             return run.outputs, run.loss
 
 
-def test_both_spellings_are_one_class():
+def test_both_spellings_name_the_same_class():
     assert MainCallBack is MainCallback
 
 
@@ -60,7 +60,7 @@ def test_a_forward_sets_outputs_and_loss(mode, point):
     assert computed(MainCallback(), (3, 1), point, mode) == (6, 5)
 
 
-def test_a_prediction_has_outputs_only():
+def test_a_prediction_sets_only_the_outputs():
     assert computed(MainCallback(), 3, "on_pred_forward", "pred") == (6, None)
 
 
@@ -73,7 +73,7 @@ def test_one_override_changes_the_forward_of_training_and_validation(mode, point
     assert computed(Detector(), (3, 1), point, mode) == ("boxes", "loss")
 
 
-def test_the_backward_clears_computes_and_steps():
+def test_the_backward_zeroes_gradients_runs_backward_and_steps():
     said = []
     with Loop([MainCallback()], optimizer=Optimizer(said)) as run:
         for _ in run.batches([1]):
@@ -82,7 +82,7 @@ def test_the_backward_clears_computes_and_steps():
     assert said == ["zero_grad", "backward", "step"]
 
 
-def test_the_learning_rate_is_adjusted_where_there_is_a_scheduler():
+def test_the_learning_rate_is_adjusted_only_with_a_scheduler():
     said = []
     with Loop([MainCallback()], lr_scheduler=Scheduler(said)) as run:
         run.fire("on_lr_adjust")
@@ -91,18 +91,18 @@ def test_the_learning_rate_is_adjusted_where_there_is_a_scheduler():
     assert said == ["adjust"]
 
 
-def test_hooks_know_their_main_callback():
+def test_the_main_attribute_of_hooks_is_the_main_callback_or_none():
     main = MainCallback()
     assert Hooks([Callback(), CallbackPipeline([main])]).main is main
     assert Hooks([Callback()]).main is None
 
 
-def test_two_main_callbacks_are_refused_wherever_they_stand():
+def test_two_main_callbacks_raise_even_inside_a_pipeline():
     with pytest.raises(errors.MainPointTaken, match="two MainCallbacks: MainCallback and MainCallback#2"):
         Hooks([CallbackPipeline([MainCallback()]), MainCallback()])
 
 
-def test_a_failure_ends_the_run_whatever_on_error_says(train):
+def test_a_failing_main_callback_ends_the_run_despite_on_error_warn(train):
     class Fails(MainCallback):
         on_error = "warn"
 
@@ -113,7 +113,7 @@ def test_a_failure_ends_the_run_whatever_on_error_says(train):
         train([Fails()], body=lambda run: run.fire("on_train_forward"))
 
 
-def test_it_has_ordinary_points_too(train):
+def test_a_main_callback_can_handle_other_points(train):
     class Main(MainCallback):
         def on_epoch_end(self, run):
             run.put("epoch", run.epoch)

@@ -1,4 +1,4 @@
-"""@on makes a function a callback, and a method a handler, and leaves both as they are."""
+"""@on makes a function a callback and a method a handler, and changes neither."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def at_epoch_end(run):
     run.store.setdefault("epochs", []).append(run.epoch)
 
 
-def test_a_plain_function_is_a_callback(train):
+def test_a_marked_function_is_a_callback(train):
     assert train([at_epoch_end], epochs=2).store == {"epochs": [1, 2]}
 
 
-def test_the_function_stays_what_it_was():
+def test_a_marked_function_is_returned_unchanged():
     def plain(run):
         return run
 
@@ -28,7 +28,7 @@ def test_the_function_stays_what_it_was():
     assert pickle.loads(pickle.dumps(at_epoch_end)) is at_epoch_end
 
 
-def test_marks_may_be_stacked(train):
+def test_marks_can_be_stacked(train):
     said = []
 
     @on("on_run_end")
@@ -41,12 +41,12 @@ def test_marks_may_be_stacked(train):
     assert [mark.point for mark in marks(both)] == ["on_run_begin", "on_run_end"]
 
 
-def test_a_function_without_a_mark_has_none():
+def test_an_unmarked_function_has_no_marks():
     assert marks(lambda: None) == ()
 
 
 @pytest.mark.parametrize(("when", "expected"), [(None, [1, 2, 3, 4]), (Every(steps=2), [2, 4])])
-def test_a_schedule_says_when_it_runs(train, when, expected):
+def test_a_marked_function_runs_on_its_schedule(train, when, expected):
     said = []
 
     @on("on_train_iter_end", when=when)
@@ -57,7 +57,7 @@ def test_a_schedule_says_when_it_runs(train, when, expected):
     assert said == expected
 
 
-def test_a_method_may_be_marked_and_named_as_it_likes(train):
+def test_a_marked_method_can_have_any_name(train):
     class Watch(Callback):
         def __init__(self):
             self.said = []
@@ -75,7 +75,7 @@ def test_a_method_may_be_marked_and_named_as_it_likes(train):
     assert watch.said == [("iteration", 2), ("iteration", 4), ("epoch", 1)]
 
 
-def test_the_mark_counts_more_than_the_name(train):
+def test_a_mark_takes_precedence_over_the_name(train):
     said = []
 
     class Odd(Callback):
@@ -87,7 +87,7 @@ def test_the_mark_counts_more_than_the_name(train):
     assert said == [True]
 
 
-def test_a_schedule_of_one_method_leaves_the_others_alone(train):
+def test_a_schedule_of_one_method_does_not_affect_the_others(train):
     said = []
 
     class Two(Callback):
@@ -103,7 +103,7 @@ def test_a_schedule_of_one_method_leaves_the_others_alone(train):
 
 
 @pytest.mark.parametrize("spelling", ["before_epoch", "on_train_epoch_begin", "on_train_batch_begin"])
-def test_a_mark_takes_any_spelling(train, spelling):
+def test_a_mark_accepts_any_spelling(train, spelling):
     said = []
 
     @on(spelling)
@@ -114,7 +114,7 @@ def test_a_mark_takes_any_spelling(train, spelling):
     assert said == ["train"]
 
 
-def test_a_mark_of_a_keras_batch_gets_the_index(train):
+def test_batch_is_the_index_in_a_function_marked_with_a_keras_name(train):
     said = []
 
     @on("on_train_batch_end")
@@ -125,7 +125,7 @@ def test_a_mark_of_a_keras_batch_gets_the_index(train):
     assert said == [0, 1]
 
 
-def test_points_of_ones_own_are_marked_too(train):
+def test_a_function_can_be_marked_for_a_custom_point(train):
     said = []
 
     @on("on_hello")
@@ -136,7 +136,7 @@ def test_points_of_ones_own_are_marked_too(train):
     assert said == ["world"]
 
 
-def test_a_schedule_counts_at_points_of_ones_own(train):
+def test_a_schedule_applies_at_a_custom_point(train):
     said = []
 
     @on("on_hello", when=Every(iterations=2))
@@ -147,7 +147,7 @@ def test_a_schedule_counts_at_points_of_ones_own(train):
     assert said == [2, 4]
 
 
-def test_a_schedule_outside_of_a_run_has_no_clock_to_ask():
+def test_a_schedule_outside_a_run_raises():
     @on("on_hello", when=Every(steps=2))
     def hello(): ...
 
@@ -156,7 +156,7 @@ def test_a_schedule_outside_of_a_run_has_no_clock_to_ask():
     assert str(caught.value) == "hello.on_hello has a schedule, which needs the clocks of a run; no run is active."
 
 
-def test_policy_and_ranks_of_a_function_are_in_its_mark():
+def test_a_mark_sets_on_error_and_ranks():
     @on("on_epoch_end", on_error="disable", ranks="chief")
     def function(): ...
 
@@ -166,7 +166,7 @@ def test_policy_and_ranks_of_a_function_are_in_its_mark():
 
 
 @pytest.mark.parametrize("inner_first", [True, False])
-def test_of_stacked_marks_whichever_says_it_counts(inner_first):
+def test_options_of_stacked_marks_apply_in_any_order(inner_first):
     said, silent = on("on_run_begin", on_error="warn", ranks="chief"), on("on_run_end")
 
     def function(): ...

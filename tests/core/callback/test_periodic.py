@@ -18,7 +18,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Busy(Callback):
-    """Remember (point, iteration) of everything it is called for."""
+    """Record (point, iteration) of every call."""
 
     def __init__(self):
         self.seen = []
@@ -62,7 +62,7 @@ def two_epochs_of_three(callback):
         ({"before_train": True}, [0]),
     ],
 )
-def test_periodic_trigger_moves_the_trigger_and_leaves_the_other_points(options, triggered):
+def test_periodic_trigger_schedules_only_on_trigger(options, triggered):
     busy = Busy()
     two_epochs_of_three(PeriodicTrigger(busy, **options))
     assert busy.at("trigger") == triggered
@@ -111,7 +111,7 @@ def test_a_periodic_trigger_replaces_the_period_of_an_included_callback():
         ),
     ],
 )
-def test_a_period_that_cannot_be_meant_is_refused(make, message):
+def test_a_missing_or_invalid_period_raises(make, message):
     with pytest.raises(BadSchedule) as caught:
         make()
     assert str(caught.value) == message
@@ -152,13 +152,13 @@ def test_the_begin_and_end_of_the_run_are_always_called(wrap):
     assert busy.seen == [("run_begin", 0), ("run_end", 6)]
 
 
-def test_a_tick_that_passes_while_the_callback_is_off_is_gone():
+def test_a_tick_is_lost_while_the_callback_is_disabled():
     busy = Busy()
     two_epochs_of_three(EnableCallbackIf(busy.when(Every(steps=2)), lambda run: run.step != 4))
     assert busy.at("trigger") == [2, 6]
 
 
-def test_wrappers_nest_and_each_can_only_make_it_rarer():
+def test_nested_wrappers_must_all_allow_a_call():
     busy = Busy()
     two_epochs_of_three(EnableCallbackIf(PeriodicCallback(busy, every_k_steps=2), lambda run: run.epoch == 1))
     assert busy.at("iter_end") == [2]
@@ -172,7 +172,7 @@ class Own(Callback):
         self.calls += 1
 
 
-def test_points_of_ones_own_are_off_too():
+def test_a_disabled_callback_does_not_get_custom_points():
     own = Own()
     with Loop([EnableCallbackIf(own, lambda run: run.step == 1)]) as run:
         for _ in run.batches("ab"):
@@ -180,7 +180,7 @@ def test_points_of_ones_own_are_off_too():
     assert own.calls == 1
 
 
-def test_without_a_run_there_is_nothing_to_ask_the_predicate_about():
+def test_a_predicate_outside_a_run_raises():
     wrapped = EnableCallbackIf(LambdaCallback(on_weigh_begin=lambda: None), lambda run: True)
     block = guarding("on_weigh", wrapped)
     with pytest.raises(OutsideRun, match=r"LambdaCallback\.on_weigh_begin has a schedule, which needs the clocks of a run"):
@@ -191,7 +191,7 @@ def test_without_a_run_there_is_nothing_to_ask_the_predicate_about():
 
 
 class Epochs(Callback):
-    """A monitor that writes down the epochs it has values of."""
+    """A monitor that records the epochs whose loss it receives."""
 
     def __init__(self):
         self.epochs = []
@@ -206,13 +206,13 @@ def log_epochs(*monitors):
             run.log(loss=1.0)
 
 
-def test_a_condition_holds_for_the_records_of_a_monitor_too():
+def test_a_predicate_applies_to_the_records_of_a_monitor():
     late, always = Epochs(), Epochs()
     log_epochs(EnableCallbackIf(late, lambda run: run.epoch > 3), always)
     assert (late.epochs, always.epochs) == ([4, 5], [1, 2, 3, 4, 5])
 
 
-def test_a_period_holds_for_the_records_of_a_monitor_too():
+def test_a_period_applies_to_the_records_of_a_monitor():
     second = Epochs()
     log_epochs(PeriodicCallback(second, every_k_epochs=2))
     assert second.epochs == [2, 4]

@@ -29,13 +29,13 @@ class Kept(Callback):
     """Can be pickled."""
 
 
-def test_a_pipeline_gives_back_what_it_was_given():
+def test_get_pipeline_returns_the_callbacks():
     inner = [Callback(), CallbackPipeline([Callback()])]
     pipeline = CallbackPipeline(inner)
     assert pipeline.get_pipeline() == inner
 
 
-def test_a_pipeline_is_edited_neither_through_its_list_nor_through_its_answer():
+def test_changing_the_given_or_returned_list_does_not_change_a_pipeline():
     given = [Callback()]
     pipeline = CallbackPipeline(given)
     given.clear()
@@ -43,7 +43,7 @@ def test_a_pipeline_is_edited_neither_through_its_list_nor_through_its_answer():
     assert len(pipeline.get_pipeline()) == 1
 
 
-def test_a_generator_will_do():
+def test_a_pipeline_accepts_a_generator():
     pipeline = CallbackPipeline(Callback() for _ in range(3))
     assert len(pipeline.get_pipeline()) == len(pipeline.get_pipeline()) == 3
 
@@ -55,7 +55,7 @@ def test_pipelines_nest_and_keep_their_order(train):
     assert said == ["a", "b", "c", "d"]
 
 
-def test_a_pipeline_stands_wherever_one_callback_does(train):
+def test_a_pipeline_can_be_passed_instead_of_a_list(train):
     said = []
     train(CallbackPipeline([Say("a", said), Say("b", said)]))
     assert said == ["a", "b"]
@@ -67,7 +67,7 @@ def test_an_empty_pipeline_does_nothing(train):
     assert CallbackPipeline().run("on_epoch_end") is None
 
 
-def test_set_up_reaches_everyone_inside(train):
+def test_set_up_reaches_all_nested_callbacks(train):
     class Plain:
         def setup(self, component, save_path):
             self.component, self.save_path = component, save_path
@@ -80,14 +80,14 @@ def test_set_up_reaches_everyone_inside(train):
     assert [(one.component, one.save_path) for one in (outer, *inside)] == [("model", "here")] * 3
 
 
-def test_set_up_passes_by_what_has_none():
+def test_set_up_skips_functions():
     @on("on_epoch_end")
     def function(): ...
 
     CallbackPipeline([function]).setup("model", None)
 
 
-def test_run_by_hand_reaches_everyone_in_order():
+def test_run_calls_all_nested_callbacks_in_order():
     said = []
 
     class Plain:
@@ -103,7 +103,7 @@ def test_run_by_hand_reaches_everyone_in_order():
     assert said == ["plain world", "function world", "world"]
 
 
-def test_a_schedule_of_a_pipeline_is_that_of_whoever_triggers_in_it(train):
+def test_a_pipeline_schedule_applies_to_triggers_without_their_own(train):
     always, never, own = [], [], []
     inner = [Trigger(always), Say("end", never), Trigger(own).when(Every(steps=3))]
     train([CallbackPipeline(inner).when(Every(steps=2))], batches=range(6))
@@ -112,14 +112,14 @@ def test_a_schedule_of_a_pipeline_is_that_of_whoever_triggers_in_it(train):
     assert never == ["end"]
 
 
-def test_the_innermost_schedule_counts(train):
+def test_the_innermost_schedule_applies(train):
     seen = []
     inner = CallbackPipeline([Trigger(seen)]).when(Every(steps=2))
     train([CallbackPipeline([inner]).when(Every(steps=3))], batches=range(6))
     assert seen == [2, 4, 6]
 
 
-def test_a_schedule_with_nobody_to_trigger_is_refused():
+def test_a_schedule_without_an_on_trigger_inside_raises():
     with pytest.raises(errors.NoTrigger) as caught:
         Hooks([CallbackPipeline([Say("a", [])]).when(Every(steps=10))])
     assert str(caught.value) == (
@@ -129,7 +129,7 @@ def test_a_schedule_with_nobody_to_trigger_is_refused():
     )
 
 
-def test_a_subclass_that_overrides_run_is_one_callback(train):
+def test_a_subclass_that_overrides_run_acts_as_one_callback(train):
     class Mute(CallbackPipeline):
         def run(self, hookpoint=None, logs=None):
             if hookpoint == "on_epoch_end":
@@ -147,6 +147,6 @@ def test_a_pipeline_can_be_pickled():
     assert [type(one) for one in pipeline.get_pipeline()] == [Kept, CallbackPipeline]
 
 
-def test_what_is_wrong_inside_is_found_when_compiled():
+def test_a_class_inside_a_pipeline_raises_at_compile_time():
     with pytest.raises(errors.NotACallback, match="Kept is a class; expected an instance"):
         Hooks([CallbackPipeline([CallbackPipeline([Kept])])])

@@ -61,20 +61,20 @@ def train(callbacks, epochs=1, batches="ab", **options):
     return run
 
 
-def test_what_a_wrapper_does_not_override_goes_to_the_callback_inside():
+def test_points_that_a_wrapper_does_not_override_reach_the_wrapped_callback():
     plain, wrapped = Inner(), Inner()
     train([plain], epochs=2)
     train([ProxyCallback(wrapped)], epochs=2)
     assert wrapped.seen == plain.seen
 
 
-def test_an_overridden_point_goes_to_the_wrapper_which_calls_the_callback_inside():
+def test_an_overridden_point_calls_the_wrapper_which_forwards_it():
     inner = Inner()
     train([Loud(inner)])
     assert inner.seen == ["run_begin", ("a", 0), ("b", 1), "(", "epoch 1", ")", "trigger 1"]
 
 
-def test_a_wrapper_costs_nothing_at_the_points_that_it_does_not_override():
+def test_a_wrapper_adds_no_call_at_points_it_does_not_override():
     inner = Inner()
     hooks = Hooks([Loud(inner)])
     functions = {call.point: call.handler.function for call in hooks.calls("on_train_iter_end") + hooks.calls("on_epoch_end")}
@@ -82,7 +82,7 @@ def test_a_wrapper_costs_nothing_at_the_points_that_it_does_not_override():
     assert hooks.dispatch("on_iter_begin") is None
 
 
-def test_wrappers_nest_and_the_outermost_comes_first():
+def test_nested_wrappers_run_from_the_outside_in():
     order = []
 
     class Says(ProxyCallback):
@@ -98,7 +98,7 @@ def test_wrappers_nest_and_the_outermost_comes_first():
     assert order == ["outer", "inner", 1]
 
 
-def test_arguments_that_a_wrapper_passes_on_replace_those_of_the_point():
+def test_arguments_that_a_wrapper_passes_replace_those_of_the_point():
     class Doubled(ProxyCallback):
         def on_train_iter_end(self, run, batch):
             super().on_train_iter_end(run, batch * 2)
@@ -109,7 +109,7 @@ def test_arguments_that_a_wrapper_passes_on_replace_those_of_the_point():
     assert inner.seen[1:3] == [("aa", 0), ("a", -1)]
 
 
-def test_more_arguments_than_the_method_has_are_refused():
+def test_forwarding_too_many_arguments_raises():
     class TooMany(ProxyCallback):
         def on_epoch_end(self, run):
             super().on_epoch_end(run, {"loss": 1})
@@ -144,7 +144,7 @@ def test_tensorpack_names_can_be_overridden_and_forwarded():
     assert triggered == [1, 1, 2, 2]
 
 
-def test_records_reach_a_wrapped_monitor_and_a_wrapper_may_change_them():
+def test_records_reach_a_wrapped_monitor_and_a_wrapper_can_change_them():
     class Dropped(ProxyCallback):
         def on_records(self, records):
             super().on_records([record for record in records if record.epoch != 1])
@@ -156,7 +156,7 @@ def test_records_reach_a_wrapped_monitor_and_a_wrapper_may_change_them():
     assert run.callbacks.keys() == {"History", "History#2"}
 
 
-def test_the_callback_inside_keeps_its_name_schedule_and_state():
+def test_a_wrapped_callback_keeps_its_name_schedule_and_state():
     inner = Inner().when(Every(steps=2))
     train([Loud(inner)], epochs=2, batches="abc")
     assert [line for line in inner.seen if "trigger" in str(line)] == ["trigger 1", "trigger 2", "trigger 2"]
@@ -167,7 +167,7 @@ def test_the_callback_inside_keeps_its_name_schedule_and_state():
     assert len(other.seen) == len(inner.seen)
 
 
-def test_a_wrapper_may_have_its_own_state():
+def test_a_wrapper_can_have_its_own_state():
     class Counts(ProxyCallback):
         calls = 0
 
@@ -204,7 +204,7 @@ def test_a_wrapper_sets_options_and_adds_to_declarations():
     assert chief.ranks == "chief"
 
 
-def test_wrappers_of_tensorpack_go_around_a_proxy():
+def test_tensorpack_wrappers_can_wrap_a_proxy():
     inner = Inner()
     train([PeriodicTrigger(Loud(inner), every_k_steps=1)])
     assert inner.seen == ["run_begin", ("a", 0), "trigger 1", ("b", 1), "trigger 1", "(", "epoch 1", ")"]
@@ -213,7 +213,7 @@ def test_wrappers_of_tensorpack_go_around_a_proxy():
     assert gated.seen == ["run_begin"]
 
 
-def test_a_custom_point_is_forwarded_and_its_answer_returned():
+def test_a_custom_point_is_forwarded_and_its_result_returned():
     class Shout(ProxyCallback):
         def on_greet_end(self, result):
             answer = self.forward("on_greet_end", result=result + "!")
@@ -277,7 +277,7 @@ def test_a_trigger_in_a_pipeline_with_its_own_run_reaches_the_wrapper_once():
         (PeriodicTrigger(Inner(), every_k_steps=1), "write     PeriodicTrigger around ProxyCallback"),
     ],
 )
-def test_what_cannot_be_wrapped_is_refused(inside, text):
+def test_wrapping_an_unsupported_object_raises(inside, text):
     with pytest.raises(errors.NotACallback, match=text):
         ProxyCallback(inside)
 

@@ -8,7 +8,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Sees(Watcher):
-    """Write down what is called, and where."""
+    """Record every call and its point."""
 
     def __init__(self, name="Sees", points=()):
         super().__init__(name=name)
@@ -50,7 +50,7 @@ class Listens(Callback):
     def on_run_end(self): ...
 
 
-def test_it_sees_each_handler_and_each_point(train):
+def test_a_watcher_sees_each_handler_and_each_point(train):
     sees = Sees(points=["on_iter_begin"])
     train([Listens(), sees], body=lambda run: setattr(run, "loss", 1.0))
     assert sees.seen == [
@@ -67,14 +67,14 @@ def test_it_sees_each_handler_and_each_point(train):
     ]
 
 
-def test_where_nobody_listens_nothing_is_made_unless_it_asks():
+def test_a_point_without_handlers_is_compiled_only_if_a_watcher_requests_it():
     hooks = Hooks([Sees()])
     assert hooks.dispatch("on_iter_begin") is None
     hooks.fire("on_iter_begin", None)
     assert Hooks([Sees(points=["on_iter_begin"])]).dispatch("on_iter_begin") is not None
 
 
-def test_without_one_the_functions_are_those_that_were_compiled():
+def test_without_a_watcher_points_call_the_compiled_functions():
     for callbacks in ([], [Listens()]):
         hooks = Hooks(callbacks)
         for point in ("on_epoch_begin", "on_train_iter_end", "on_iter_begin"):
@@ -85,7 +85,7 @@ def test_without_one_the_functions_are_those_that_were_compiled():
                 assert dispatch.__globals__["h0"] == getattr(callbacks[0], point)
 
 
-def test_the_first_of_several_is_around_the_others(train):
+def test_several_watchers_nest_around_each_call(train):
     first, second = Sees("first"), Sees("second")
     order = []
     first.seen = second.seen = order
@@ -98,7 +98,7 @@ def test_the_first_of_several_is_around_the_others(train):
     ]
 
 
-def test_an_error_is_blamed_on_whom_it_came_from(train):
+def test_an_error_names_the_callback_that_raised_it(train):
     def fails(run):
         raise ValueError("no")
 
@@ -110,7 +110,7 @@ def test_an_error_is_blamed_on_whom_it_came_from(train):
     assert sees.seen[-2:] == [("Listens", "on_run_end"), "over"]
 
 
-def test_a_failure_is_dealt_with_as_without_it(caplog, train):
+def test_on_error_applies_with_a_watcher(caplog, train):
     def fails(run):
         raise ValueError("no")
 
@@ -120,7 +120,7 @@ def test_a_failure_is_dealt_with_as_without_it(caplog, train):
     assert "3 times in a row" in caplog.text
 
 
-def test_it_sees_points_of_ones_own_and_what_they_return():
+def test_a_watcher_sees_custom_points_and_keeps_their_result():
     sees = Sees()
 
     @guard("on_encode")
@@ -131,7 +131,7 @@ def test_it_sees_points_of_ones_own_and_what_they_return():
     assert sees.seen == [("LambdaCallback", "on_encode_end")]
 
 
-def test_it_is_told_of_the_end_when_a_run_never_began():
+def test_a_watcher_leaves_when_a_run_fails_in_on_setup():
     class Refuses(Callback):
         def on_setup(self, run):
             raise ValueError("not like this")

@@ -1,4 +1,4 @@
-"""Crash loops: a run that ends again and again with the same error at the same moment does not start for ever."""
+"""Crash loops: a run that keeps failing with the same error at the same iteration is not restarted forever."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hookpoint.monitors import JSONWriter
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a run of 3 epochs of 4 batches in tmp_path/run; return what it ended with, or None.
+    """Train 3 epochs of 4 batches in tmp_path/run; return the exception that ended the run, or None.
 
-    It raises `error` in the batch `at`, and a checkpoint is written after each epoch, if there is a `saver`.
+    Iteration `at` raises `error`. With `saver`, a checkpoint is written after each epoch.
     """
 
     def go(at=6, error=None, *, saver=True, epochs=3, **options):
@@ -55,7 +55,7 @@ def crashes(tmp_path):
     return read
 
 
-def test_the_same_crash_is_counted_and_the_start_after_the_fifth_refused(start, crashes, tmp_path, caplog):
+def test_the_same_crash_is_counted_and_the_start_after_the_fifth_raises(start, crashes, tmp_path, caplog):
     for number in range(1, 6):
         assert isinstance(start(), ValueError)
         assert crashes() == [(6, "ValueError", number)]
@@ -76,8 +76,8 @@ def test_the_same_crash_is_counted_and_the_start_after_the_fifth_refused(start, 
     assert isinstance(start(), CannotResume)
 
 
-def test_a_program_that_was_edited_counts_from_0(start, crashes, tmp_path, monkeypatch):
-    """A developer who mends an error and meets the next one at the same moment is not refused."""
+def test_editing_the_program_resets_the_count(start, crashes, tmp_path, monkeypatch):
+    """A developer who fixes an error and hits another one at the same iteration can restart."""
     program = tmp_path / "train_digits.py"
     program.write_text("# trains")
     os.utime(program, (1, 1))
@@ -104,7 +104,7 @@ def test_the_message_lists_every_crash(start):
 
 @pytest.mark.parametrize("saver", [True, False], ids=["after a checkpoint", "without any"])
 @pytest.mark.parametrize("resume", ["must", "never", "path"])
-def test_resume_by_hand_sets_the_count_to_0(resume, saver, start, crashes, tmp_path):
+def test_an_explicit_resume_resets_the_count(resume, saver, start, crashes, tmp_path):
     for _ in range(2):
         start(max_crashes=2, saver=saver)
     assert isinstance(refused := start(max_crashes=2, saver=saver), CannotResume)
@@ -116,7 +116,7 @@ def test_resume_by_hand_sets_the_count_to_0(resume, saver, start, crashes, tmp_p
     assert crashes() == [(6, "ValueError", 1)]
 
 
-def test_a_run_that_gets_further_forgets_its_crashes(start, crashes):
+def test_a_run_that_gets_further_clears_earlier_crashes(start, crashes):
     start(at=6)
     start(at=6)
     start(at=7)
@@ -129,7 +129,7 @@ def test_a_run_that_gets_further_forgets_its_crashes(start, crashes):
     assert crashes() == []
 
 
-def test_a_checkpoint_behind_a_crash_forgets_it(start, crashes):
+def test_a_checkpoint_past_a_crash_clears_its_count(start, crashes):
     start(at=6)
     start(at=6)
     assert start(at=None, epochs=2) is None
@@ -138,14 +138,14 @@ def test_a_checkpoint_behind_a_crash_forgets_it(start, crashes):
     assert crashes() == [(10, "ValueError", 1)]
 
 
-def test_another_error_is_another_crash(start, crashes):
+def test_different_errors_are_counted_separately(start, crashes):
     for _ in range(2):
         start(error=ValueError("x"), max_crashes=2)
         assert not isinstance(start(error=KeyError("y"), max_crashes=3), CannotResume)
     assert sorted(crashes()) == [(6, "KeyError", 2), (6, "ValueError", 2)]
 
 
-def test_a_crash_before_the_first_checkpoint_is_counted_too(start, crashes):
+def test_a_crash_before_the_first_checkpoint_is_counted(start, crashes):
     for number in range(1, 4):
         assert isinstance(start(at=0, saver=False, max_crashes=3), ValueError)
         assert crashes() == [(0, "ValueError", number)]
@@ -153,14 +153,14 @@ def test_a_crash_before_the_first_checkpoint_is_counted_too(start, crashes):
 
 
 @pytest.mark.parametrize("most", [None, 0])
-def test_without_a_limit(most, start, crashes):
+def test_without_a_limit_the_run_always_restarts(most, start, crashes):
     for _ in range(7):
         assert isinstance(start(max_crashes=most), ValueError)
     assert crashes() == [(6, "ValueError", 7)]
 
 
 @pytest.mark.parametrize("most", [-1, 2.5, True, "5"])
-def test_a_limit_that_is_none(most):
+def test_an_invalid_max_crashes_raises(most):
     with pytest.raises(BadLoop, match="max_crashes must be an integer >= 0 or None"):
         Loop(max_crashes=most)
 
@@ -177,14 +177,14 @@ def test_a_limit_that_is_none(most):
         [{"step": float("inf"), "type": "E", "count": 9}],
     ],
 )
-def test_what_makes_no_sense_in_run_json_is_left_out(written):
+def test_invalid_crashes_in_run_json_are_ignored(written):
     crashes = Crashes(1)
     crashes.load({"crashes": written})
     crashes.check("mine", "resume='must'")
     assert crashes.rows == []
 
 
-def test_a_long_text_is_cut_and_only_the_last_crashes_stay():
+def test_long_texts_are_truncated_and_only_the_last_crashes_are_kept():
     crashes = Crashes(None)
     for number in range(100, 0, -1):
         crashes.add(Moment(1, number, number), "E", "x" * 10_000, "now")
@@ -219,19 +219,19 @@ def process(tmp_path):
     return run
 
 
-def test_a_supervisor_that_starts_a_process_again_and_again_gets_the_reason(process):
+def test_a_supervisor_that_keeps_restarting_a_process_gets_the_reason(process):
     codes = []
     while True:
         code, said = process("raise")
         codes.append(code)
         if "was not restarted" in said:
             break
-    assert codes == [1, 1, 1, 1]  # Python's own, of any exception
+    assert codes == [1, 1, 1, 1]  # Python's exit code for an uncaught exception
     assert "3 x epoch 2, iteration 6, step 6: ValueError: no such sample" in said
 
 
 @pytest.mark.parametrize(("how", "code"), [("SIGKILL", -signal.SIGKILL), ("SIGTERM", 143)])
-def test_a_machine_that_is_taken_away_is_no_crash(how, code, process, crashes):
+def test_a_signal_does_not_count_as_a_crash(how, code, process, crashes):
     process("raise")
     for _ in range(4):
         assert process(how)[0] == code

@@ -9,7 +9,7 @@ from hookpoint.core.checkpoint.own_copy import own_copy
 
 
 class Gone(Exception):
-    """The run is cut off here."""
+    """Raised to interrupt the run."""
 
 
 class Keeps(Callback):
@@ -40,7 +40,7 @@ class Keeps(Callback):
 
 
 class Pops(Callback):
-    """Take apart what was loaded."""
+    """Empty the state that was loaded."""
 
     def on_run_begin(self):
         self.count = 0
@@ -57,7 +57,7 @@ class Pops(Callback):
 
 
 class Counter:
-    """A part of the user's own that keeps and changes what it loads."""
+    """A part of the user's state that keeps and changes what it loads."""
 
     def __init__(self):
         self.kept = {"numbers": [0]}
@@ -98,7 +98,7 @@ def in_loop(callbacks, workdir):
     with Loop(
         callbacks, model=model, optimizer=optimizer, state={"mine": [counter], "schedule": schedule}, workdir=workdir
     ) as run:
-        counter.step()  # on the way back into the epoch, this happens again
+        counter.step()  # runs again on the way back into the epoch
         for _ in run.epochs(3):
             counter.step()
             for inputs, targets in run.batches(DATA):
@@ -135,7 +135,7 @@ def in_runner(callbacks, workdir):
 
 @pytest.mark.parametrize("train", [in_loop, in_runner])
 @pytest.mark.parametrize("when", [Every(steps=1), Every(epochs=1)], ids=["in an epoch", "between epochs"])
-def test_what_keeps_changes_or_empties_its_state_is_resumed(train, when, tmp_path):
+def test_a_run_resumes_exactly_even_if_callbacks_change_their_loaded_state(train, when, tmp_path):
     def go(workdir, gone_after=None):
         keeps, pops = Keeps(), Pops()
         nested = CallbackPipeline([pops, CallbackPipeline([keeps])])
@@ -153,7 +153,7 @@ def test_what_keeps_changes_or_empties_its_state_is_resumed(train, when, tmp_pat
     assert go("cut") == whole
 
 
-def test_weights_are_not_copied_and_everything_else_is():
+def test_model_weights_are_not_copied_but_other_state_is():
     model = torch.nn.Linear(2, 1)
     state = {**model.state_dict(), "part._extra_state": torch.ones(1)}
     copied = own_copy(state, model)
@@ -166,7 +166,7 @@ def test_weights_are_not_copied_and_everything_else_is():
     assert all(one is not state["state"][0][name] for name, one in own_copy(state, optimizer)["state"][0].items())
 
 
-def test_an_optimizer_on_another_device_copies_by_itself():
+def test_tensors_that_an_optimizer_moves_to_its_device_are_not_copied():
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2, device="meta"))])
     state = {"state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(2)}}, "param_groups": []}
     copied = own_copy(state, optimizer)["state"][0]

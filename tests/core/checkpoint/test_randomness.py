@@ -24,9 +24,9 @@ def draw():
     return random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()
 
 
-def test_both_generators_go_on_from_where_they_were():
+def test_python_and_numpy_generators_resume():
     randomness = PlainRandomness()
-    draw()  # of two numbers that a normal distribution gives at once, the second is kept for the next call
+    draw()  # a normal distribution draws two numbers at once and keeps the second for the next call
     state = json.loads(json.dumps(randomness.state_dict()))
     expected = [draw(), draw()]
     random.seed(1)
@@ -47,7 +47,7 @@ def test_both_generators_go_on_from_where_they_were():
     ],
     ids=["Random", "RandomState", "PCG64", "Philox", "SFC64", "MT19937"],
 )
-def test_a_generator_of_any_kind_goes_on_from_where_it_was(make):
+def test_every_kind_of_generator_resumes(make):
     generator = make()
     generator.random()
     state = json.loads(json.dumps(state_of(generator)))
@@ -57,7 +57,7 @@ def test_a_generator_of_any_kind_goes_on_from_where_it_was(make):
     assert [other.random() for _ in range(700)] == expected
 
 
-def test_numpy_is_neither_imported_nor_missed_where_nobody_uses_it():
+def test_numpy_is_neither_imported_nor_required():
     program = (
         "import sys, random\n"
         "from hookpoint.core.checkpoint.randomness import PlainRandomness\n"

@@ -23,7 +23,7 @@ class Memory:
 
 
 class Saver(Callback):
-    """Ask for a checkpoint, and remember where it was written."""
+    """Request a checkpoint, and record where it was written."""
 
     def __init__(self, tag, point="on_trigger"):
         super().__init__(name=f"saver of {tag}")
@@ -48,7 +48,7 @@ class Stepping:
         self.hook(self, (), {})
 
 
-def test_requests_of_one_point_are_one_checkpoint_with_all_tags_after_the_last_handler(train):
+def test_requests_at_one_point_become_one_checkpoint_after_the_last_handler(train):
     memory, seen = Memory(), []
     store: Store = memory
     last = LambdaCallback(on_epoch_end=lambda: seen.append(list(memory.saved)))
@@ -75,13 +75,13 @@ def test_on_save_gets_the_path_once_per_checkpoint(train):
         ("on_run_end", [(2, ["x"])]),
     ],
 )
-def test_a_checkpoint_is_written_at_the_next_end_of_an_iteration_of_the_epoch_or_of_the_run(point, saved, train):
+def test_a_checkpoint_is_written_at_the_next_end_of_an_iteration_epoch_or_run(point, saved, train):
     memory = Memory()
     train([Saver("x", point)], batches="ab", store=memory)
     assert memory.tags == saved
 
 
-def test_a_body_may_ask_too():
+def test_the_loop_body_can_request_a_checkpoint():
     memory = Memory()
     with Loop(store=memory) as run:
         for batch in run.batches("abc"):
@@ -102,7 +102,7 @@ def test_a_checkpoint_waits_for_an_optimizer_step():
 
 
 @pytest.mark.parametrize("point", ["on_val_iter_end", "on_val_epoch_end"])
-def test_validation_inside_an_iteration_is_no_step_boundary(point):
+def test_validation_inside_an_iteration_is_not_a_step_boundary(point):
     memory = Memory()
     with Loop([Saver("x", point)], store=memory) as run:
         for batch in run.batches("ab"):
@@ -112,7 +112,7 @@ def test_validation_inside_an_iteration_is_no_step_boundary(point):
     assert memory.tags == [(1, ["x"]), (2, ["x"])]
 
 
-def test_the_state_is_that_of_the_moment_it_is_written():
+def test_the_state_is_taken_when_the_checkpoint_is_written():
     class Counting(Callback):
         count = 0
 
@@ -149,7 +149,7 @@ def test_a_failed_run_is_not_saved_when_it_ends():
     assert memory.saved == []
 
 
-def test_a_store_that_fails_fails_the_run():
+def test_a_failing_store_fails_the_run():
     class Full:
         def save(self, state, *, step, tags):
             raise OSError("disk is full")
@@ -160,7 +160,7 @@ def test_a_store_that_fails_fails_the_run():
     assert run.epoch == 1
 
 
-def test_a_store_that_fails_at_the_very_end_fails_the_run_after_everyone_was_called():
+def test_a_store_failing_at_run_end_fails_the_run_after_all_callbacks():
     class Full:
         def save(self, state, *, step, tags):
             raise OSError("disk is full")
@@ -172,14 +172,14 @@ def test_a_store_that_fails_at_the_very_end_fails_the_run_after_everyone_was_cal
     assert seen == ["end"]
 
 
-def test_each_checkpoint_is_an_event(monitor):
+def test_each_checkpoint_is_logged_as_an_event(monitor):
     with Loop([Saver("x"), monitor], store=Memory()) as run:
         for _ in run.epochs(1):
             pass
     assert monitor.events("save") == [{"path": "memory/1", "tags": ["x"]}]
 
 
-def test_without_a_store_there_is_nothing_to_save_to():
+def test_saving_without_a_store_raises():
     with Loop() as run, pytest.raises(NothingToSaveTo) as caught:
         run.save("best")
     assert str(caught.value) == 'run.save() has nowhere to save to.\n  give      workdir="runs/name", or a store'

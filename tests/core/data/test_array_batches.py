@@ -10,11 +10,11 @@ from hookpoint.core.errors import BadLoop
 
 
 @pytest.mark.parametrize("data", [[1, 2], range(3), "ab", iter([1]), {"a": 1}])
-def test_what_gives_batches_is_taken_as_it_is(data):
+def test_data_that_yields_batches_is_returned_unchanged(data):
     assert as_batches(data, None) is data
 
 
-def test_an_array_alone_is_refused_unless_its_rows_are_batches():
+def test_a_single_array_raises_unless_batch_size_is_none():
     rows = np.ones((3, 2))
     assert as_batches(rows, None) is rows
     for batch_size in ("auto", 2):
@@ -27,16 +27,16 @@ def test_an_array_alone_is_refused_unless_its_rows_are_batches():
         )
 
 
-def test_a_data_set_needs_pytorch_to_be_cut_into_batches():
+def test_a_dataset_without_a_pytorch_model_raises():
     with pytest.raises(BadLoop, match="cannot build batches from a range without a PyTorch model"):
         as_batches(range(3), 2)
 
 
 @pytest.mark.parametrize(("rows", "sizes"), [(7, [3, 3, 1]), (6, [3, 3]), (2, [2]), (0, [])])
-def test_a_tuple_of_arrays_is_cut_into_batches_in_order(rows, sizes):
+def test_a_tuple_of_arrays_is_split_into_batches_in_order(rows, sizes):
     x, y = np.arange(2 * rows).reshape(rows, 2), np.arange(rows)
     batches = as_batches((x, y), 3)
-    for _ in range(2):  # more than once
+    for _ in range(2):  # the batches can be iterated more than once
         found = list(batches)
         assert [len(batch[1]) for batch in found] == sizes
         assert len(batches) == len(sizes)
@@ -75,6 +75,6 @@ def test_a_tuple_of_arrays_is_cut_into_batches_in_order(rows, sizes):
         ),
     ],
 )
-def test_data_that_cannot_be_meant_is_refused(data, batch_size, message):
+def test_invalid_data_or_batch_size_raises(data, batch_size, message):
     with pytest.raises(BadLoop, match=f"^{re.escape(message)}$"):
         check_data(data, batch_size)

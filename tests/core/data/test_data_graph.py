@@ -15,7 +15,7 @@ def classes(node):
     return [node["class"], *inputs] if inputs else node["class"]
 
 
-def test_the_objects_that_data_passes_through():
+def test_the_graph_lists_the_objects_that_data_passes_through():
     data = TensorDataset(torch.ones(10))
     parts = random_split(data, [6, 4])
     graph = graph_of(DataLoader(ConcatDataset([*parts, data]), batch_size=4))
@@ -36,12 +36,12 @@ def test_subsets_differ_by_their_indices():
     assert "digest" not in graph_of(Subset(data, ["a"]))
 
 
-def test_a_fingerprint_is_a_digest():
+def test_a_fingerprint_is_used_as_the_digest():
     data = SimpleNamespace(_fingerprint="abc123")
     assert graph_of(data) == {"class": "SimpleNamespace", "digest": "abc123"}
 
 
-def test_a_loader_inside_itself_ends():
+def test_a_loader_inside_itself_is_cut_at_the_maximum_depth():
     odd = SimpleNamespace()
     odd.datasets = [odd]
     node, depth = graph_of(odd), 0

@@ -48,7 +48,7 @@ class Everything(Callback):
         self.seen.append((batch, indices, worker, epoch, other))
 
 
-def test_handlers_get_what_they_name():
+def test_handlers_get_the_arguments_they_name():
     everything = Everything()
     points = DataPoints([everything])
     assert fire_sample(points, worker=1) == 1
@@ -56,7 +56,7 @@ def test_handlers_get_what_they_name():
     assert everything.seen == [(1, 7, 3, "train", 5, {"strength": 0.5}, 1), ((1, 2), [7, 8], None, 3, "default")]
 
 
-def test_each_handler_gets_what_the_one_before_it_made():
+def test_each_handler_gets_the_result_of_the_previous_handler():
     everything = Everything()
     points = DataPoints([Double(), everything, LambdaCallback(on_sample=lambda sample: Replace(None)), Double2()])
     assert fire_sample(points, 4) == "was None"
@@ -68,7 +68,7 @@ class Double2(Callback):
         return Replace(f"was {sample}")
 
 
-def test_functions_and_a_callback_alone_are_taken_too():
+def test_functions_and_a_single_callback_are_accepted():
     @on("on_sample")
     def negative(sample):
         return Replace(-sample)
@@ -77,13 +77,13 @@ def test_functions_and_a_callback_alone_are_taken_too():
     assert fire_sample(DataPoints(Double())) == 2
 
 
-def test_who_listens_is_known():
+def test_listens_tells_which_points_have_handlers():
     points = DataPoints([Double()])
     assert (points.listens(), points.listens("on_sample"), points.listens("on_batch_made")) == (True, True, False)
     assert not DataPoints([]).listens()
 
 
-def test_settings_cannot_be_changed_where_data_is_made():
+def test_settings_are_read_only_in_handlers():
     def write(settings):
         settings["strength"] = 1.0
 
@@ -91,7 +91,7 @@ def test_settings_cannot_be_changed_where_data_is_made():
         fire_sample(DataPoints([LambdaCallback(on_sample=write)]))
 
 
-def test_the_order_is_that_of_a_run():
+def test_declared_order_applies_as_in_a_run():
     class First(Double2):
         before = ("Double",)
 
@@ -99,13 +99,13 @@ def test_the_order_is_that_of_a_run():
 
 
 @pytest.mark.parametrize("name", ["on_sampel", "on_batch_mad"])
-def test_a_near_miss_is_refused(name):
+def test_a_misspelled_point_raises(name):
     with pytest.raises(UnknownPoint, match=f"{name} is not a point. Did you mean on_(sample|batch_made)"):
         DataPoints([type("Slip", (Callback,), {name: lambda self, sample: None})()])
 
 
 @pytest.mark.parametrize(("name", "ours"), [("ds_step_end", "on_batch_made"), ("sync_epoch_begin", "on_epoch_begin")])
-def test_mindspores_names_are_refused_with_ours(name, ours):
+def test_a_mindspore_point_raises_with_the_name_to_use(name, ours):
     theirs = type("Theirs", (Callback,), {name: lambda self, ds_run_context: None})
     for compile_list in (DataPoints, Hooks):
         with pytest.raises(UnknownPoint, match=f"Theirs.{name} is another trainer's name for {ours}"):
@@ -113,7 +113,7 @@ def test_mindspores_names_are_refused_with_ours(name, ours):
     assert Hooks([type("Own", (theirs,), {"points": (name,), "on_epoch_end": lambda self: None})()]).entries
 
 
-def test_an_unknown_argument_is_refused_with_what_is_offered():
+def test_an_unknown_argument_raises_with_the_provided_arguments():
     class Asks(Callback):
         def on_sample(self, sample, run): ...
 
@@ -127,7 +127,7 @@ def test_an_unknown_argument_is_refused_with_what_is_offered():
         )
 
 
-def test_a_callback_without_a_point_in_the_data_is_refused():
+def test_a_callback_without_a_data_point_raises():
     class ShardedPlaceholder(Callback):
         def on_epoch_end(self): ...
 
@@ -141,7 +141,7 @@ def test_a_callback_without_a_point_in_the_data_is_refused():
         DataPoints([Double])
 
 
-def test_a_schedule_is_refused():
+def test_a_schedule_at_a_data_point_raises():
     class Sometimes(Callback):
         @on("on_sample", when=Every(steps=2))
         def change(self, sample): ...
@@ -150,7 +150,7 @@ def test_a_schedule_is_refused():
         DataPoints([Sometimes()])
 
 
-def test_what_is_returned_without_replace_is_refused():
+def test_returning_a_value_without_replace_raises():
     class Forgets(Callback):
         def on_sample(self, sample):
             return sample + 1
@@ -172,7 +172,7 @@ class Fails(Callback):
         raise self.error
 
 
-def test_an_error_says_who_failed_where():
+def test_an_error_names_the_callback_sample_batch_and_worker():
     points = DataPoints([Double(), Fails(ValueError("no"))])
     with pytest.raises(ValueError, match="no") as caught:
         fire_sample(points, worker=1)
@@ -183,24 +183,24 @@ def test_an_error_says_who_failed_where():
     assert caught.value.__notes__ == ["in callback Fails at on_batch_made (batch 5 of epoch 3, in the main process)"]
 
 
-def test_the_end_of_an_iterator_is_not_taken_for_the_end_of_the_data():
+def test_stop_iteration_in_a_handler_becomes_a_runtime_error():
     with pytest.raises(RuntimeError, match=r"StopIteration was raised in callback Fails at on_sample \(index 7"):
         fire_sample(DataPoints([Fails(StopIteration())]))
 
 
-def test_a_failure_may_be_let_pass(caplog):
+def test_on_error_warn_tolerates_failures_then_disables_the_callback(caplog):
     points = DataPoints([Fails(ValueError("no"), on_error="warn"), Double()])
     assert [fire_sample(points) for _ in range(4)] == [2, 2, 2, 2]
     assert "Fails failed at on_sample: ValueError: no" in caplog.text
     assert "it is disabled" in caplog.text
 
 
-def test_pickled_they_are_compiled_again():
+def test_unpickled_data_points_are_compiled_again():
     points = pickle.loads(pickle.dumps(DataPoints([Double(), Double2()])))
     assert fire_sample(points) == "was 2"
 
 
-def test_a_worker_knows_of_no_run():
+def test_a_callback_in_a_worker_has_no_run():
     double = Double()
     with Loop([double]):
         assert double.epoch_num == 0
@@ -213,7 +213,7 @@ def test_a_worker_knows_of_no_run():
 
 
 class Loader(list):
-    """A loader whose samples somebody listens to."""
+    """A loader whose samples are passed to callbacks."""
 
     def __init__(self, batches, callbacks, settings=None):
         super().__init__(batches)
@@ -226,7 +226,7 @@ class Both(Callback):
     def on_epoch_end(self): ...
 
 
-def test_a_handler_that_no_loader_has_is_told(train):
+def test_a_data_handler_without_a_hooked_loader_warns(train):
     message = "Both.on_sample is never called: pass Both to a HookedLoader too"
     with pytest.warns(HookpointWarning, match=f"^{re.escape(message)}$"):
         train([Both()], batches=[1, 2])
@@ -234,28 +234,28 @@ def test_a_handler_that_no_loader_has_is_told(train):
         train([Both()], batches=Loader([1], [Double()]))
 
 
-def test_a_handler_that_the_run_has_not_is_told(train):
+def test_a_run_handler_given_only_to_a_loader_warns(train):
     message = "Both.on_epoch_end is never called: pass Both to the run too"
     with pytest.warns(HookpointWarning, match=f"^{re.escape(message)}$"):
         train([], batches=Loader([1], [Both()]))
 
 
-def test_who_is_in_both_lists_hears_nothing(train):
+def test_a_callback_in_both_lists_does_not_warn(train):
     both = Both()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train([both], batches=Loader([1], [both]))
-        loader = Loader([1], [both])  # of the validation, perhaps
+        loader = Loader([1], [both])  # for a validation, perhaps
         train([both])
     assert loader
 
 
-def test_it_is_explained():
+def test_explain_lists_data_points():
     assert [line.split("  ")[0] for line in Hooks([Both()]).explain().splitlines()[2:]] == ["on_epoch_end", "on_sample"]
     assert "in a HookedLoader" in Hooks([Both()]).explain()
 
 
-def test_a_callback_that_overrides_run_gets_none_of_it():
+def test_a_callback_that_overrides_run_gets_no_data_points():
     class All(Callback):
         def run(self, hookpoint=None, logs=None): ...
 
@@ -269,7 +269,7 @@ class Saves(Callback):
         run.save("epoch")
 
 
-def test_settings_that_would_be_lost_are_refused(train, new_disk):
+def test_settings_missing_from_the_checkpoint_raise(train, new_disk):
     loader = Loader([1], [Double()], {"strength": 0.5})
     with pytest.raises(BadLoop) as caught:
         train([Saves()], batches=loader, store=new_disk())
@@ -281,7 +281,7 @@ def test_settings_that_would_be_lost_are_refused(train, new_disk):
     train([Saves()], batches=Loader([1], [Double()]), store=new_disk())
 
 
-def test_settings_are_found_in_the_state_wherever_they_are(train, disk):
+def test_settings_nested_in_the_state_are_saved(train, disk):
     loader = Loader([1], [Double()], {"strength": 0.5})
     train([Saves()], batches=loader, store=disk, state={"data": [loader.settings]})
     assert disk.state["parts"]["data"] == {"0": {"values": {"strength": 0.5}, "of_pass": {}}}

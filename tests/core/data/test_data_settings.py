@@ -12,7 +12,7 @@ def settings():
     return DataSettings({"strength": 0.0, "words": ["a", "b"]})
 
 
-def test_they_are_read_and_set_by_name(settings):
+def test_settings_are_read_and_set_by_name(settings):
     settings["strength"] = 0.5
     assert settings["strength"] == 0.5
     assert list(settings) == list(settings.keys()) == ["strength", "words"]
@@ -24,7 +24,7 @@ def test_they_are_read_and_set_by_name(settings):
 @pytest.mark.parametrize(
     "act", [lambda one: one["size"], lambda one: one.__setitem__("size", 1), lambda one: one.param("size")]
 )
-def test_a_name_that_was_not_declared_is_refused(settings, act):
+def test_an_undeclared_setting_raises(settings, act):
     with pytest.raises(UnknownSetting) as caught:
         act(settings)
     assert str(caught.value) == (
@@ -37,7 +37,7 @@ class Odd(float):
 
 
 @pytest.mark.parametrize("value", [object(), Odd(1.0), [1, {2}], {"a": object}])
-def test_what_could_not_be_sent_or_kept_is_refused(settings, value):
+def test_a_value_that_cannot_be_sent_or_saved_raises(settings, value):
     with pytest.raises(
         BadValue, match="setting 'strength': expected numbers, strings, True, False, None, or lists and mappings"
     ):
@@ -47,14 +47,14 @@ def test_what_could_not_be_sent_or_kept_is_refused(settings, value):
     assert settings["strength"] == 0.0
 
 
-def test_values_are_copies(settings):
+def test_values_are_copied_when_they_are_set(settings):
     given = [1, (2, {"a": None})]
     settings["words"] = given
     given.append(3)
     assert settings["words"] == [1, (2, {"a": None})]
 
 
-def test_a_pass_keeps_what_it_began_with(settings):
+def test_a_pass_keeps_the_settings_it_began_with(settings):
     began = settings.begin_pass(trains=True)
     settings["strength"] = 1.0
     settings["words"].append("c")
@@ -62,7 +62,7 @@ def test_a_pass_keeps_what_it_began_with(settings):
     assert settings.begin_pass(trains=True) == {"strength": 1.0, "words": ["a", "b", "c"]}
 
 
-def test_a_pass_that_is_gone_on_with_has_what_it_began_with(settings):
+def test_a_resumed_pass_has_the_settings_it_began_with(settings):
     settings.begin_pass(trains=True)
     settings["strength"] = 1.0
     again = DataSettings({"strength": -1.0, "words": []})
@@ -70,20 +70,20 @@ def test_a_pass_that_is_gone_on_with_has_what_it_began_with(settings):
     again.is_resumed = True
     assert again["strength"] == 1.0
     assert again.begin_pass(trains=True)["strength"] == 0.0
-    assert again.begin_pass(trains=False)["strength"] == 1.0  # a validation in between is a pass of its own
+    assert again.begin_pass(trains=False)["strength"] == 1.0  # a validation in between is a separate pass
     assert again.begin_pass(trains=True)["strength"] == 0.0
     again.is_resumed = False
     assert again.begin_pass(trains=True)["strength"] == 1.0
 
 
-def test_a_validation_leaves_the_training_pass_alone(settings):
+def test_a_validation_does_not_change_the_training_pass(settings):
     settings.begin_pass(trains=True)
     settings["strength"] = 1.0
     settings.begin_pass(trains=False)
     assert settings.state_dict()["of_pass"]["strength"] == 0.0
 
 
-def test_settings_that_came_or_went_since_the_checkpoint_do_no_harm(settings):
+def test_settings_added_or_removed_since_the_checkpoint_are_tolerated(settings):
     settings.begin_pass(trains=True)
     settings["strength"] = 0.5
     other = DataSettings({"strength": 0.0, "size": 8})
@@ -93,14 +93,14 @@ def test_settings_that_came_or_went_since_the_checkpoint_do_no_harm(settings):
     assert other.begin_pass(trains=True)["size"] == 8
 
 
-def test_one_is_a_hyper_parameter(settings):
+def test_a_setting_can_be_a_hyper_parameter(settings):
     hyper = Hyper()
     hyper.register(settings.param("strength"))
     hyper["strength"] = 0.25
     assert hyper["strength"] == settings["strength"] == 0.25
 
 
-def test_what_batches_had_that_were_begun_is_kept():
+def test_begun_batches_keep_their_settings_after_a_resume():
     settings = DataSettings({"strength": 0}, per_batch=True)
     settings.begin_pass(trains=True)
     had = []
@@ -120,7 +120,7 @@ def test_what_batches_had_that_were_begun_is_kept():
     assert again.of_batch(0, trains=True) == {"strength": 7}
 
 
-def test_what_is_kept_of_batches_is_bounded():
+def test_the_number_of_settings_kept_for_batches_is_bounded():
     settings = DataSettings({"strength": 0}, per_batch=True)
     settings.begin_pass(trains=True)
     for number in range(2500):

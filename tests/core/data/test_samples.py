@@ -33,7 +33,7 @@ class Columns:
 
 @dataclass
 class Graphs:
-    """As a loader of graphs makes them: all graphs of a batch are one graph with many nodes."""
+    """A batch of a graph loader: its graphs are joined into one graph with many nodes."""
 
     edge_index: object
     x: object
@@ -42,14 +42,14 @@ class Graphs:
 
 
 class Opaque:
-    """Tells nothing but the attributes it is given."""
+    """Has only the given attributes."""
 
     def __init__(self, **attributes):
         vars(self).update(attributes)
 
 
 class Failing:
-    """A batch that cannot tell how many graphs it has."""
+    """A batch whose number of graphs cannot be inferred."""
 
     batch_size = 5
 
@@ -106,7 +106,7 @@ def counted(batch, **options):
         ({}, 1),
     ],
 )
-def test_a_batch_counts_as_many_samples_as_its_arrays_are_long(batch, count):
+def test_a_batch_has_as_many_samples_as_its_arrays_are_long(batch, count):
     assert counted(batch) == count
 
 
@@ -126,11 +126,11 @@ def test_a_batch_counts_as_many_samples_as_its_arrays_are_long(batch, count):
         ((Array(), Array()), 1),
     ],
 )
-def test_the_first_dimension_that_most_arrays_share_decides(batch, count):
+def test_the_most_common_first_dimension_is_the_number_of_samples(batch, count):
     assert counted(batch) == count
 
 
-def test_the_inputs_decide_over_targets_of_each_sample():
+def test_inputs_take_precedence_over_a_list_of_targets():
     targets = [{"boxes": Array(number, 4), "labels": Array(number), "size": Array(2)} for number in range(1, 9)]
     assert counted((Array(8, 3, 4, 4), targets)) == 8
 
@@ -151,30 +151,30 @@ def test_the_inputs_decide_over_targets_of_each_sample():
         ([Opaque(num_graphs=4), Opaque(num_graphs=4)], 4),
     ],
 )
-def test_a_batch_that_says_how_many_samples_it_has_is_believed(batch, count):
+def test_a_batch_can_declare_its_number_of_samples(batch, count):
     assert counted(batch) == count
 
 
 @pytest.mark.parametrize("said", [True, -1, 2.5, "4", (8,), None, lambda: 4])
-def test_an_attribute_that_is_no_count_is_passed_over(said):
+def test_an_attribute_that_is_not_a_count_is_ignored(said):
     assert counted(Graphs(Array(8, 3), Array(8), num_graphs=said, batch_size=said)) == 8
     assert counted(Method()) == 1
 
 
-def test_numpy_integers_count():
+def test_numpy_integers_are_accepted_as_counts():
     numpy = pytest.importorskip("numpy")
     assert counted(Opaque(num_graphs=numpy.int64(4))) == 4
     assert counted(Array(8), samples=lambda batch: numpy.int32(4)) == 4
 
 
-def test_a_named_tuple_of_arrays_is_opened():
+def test_a_named_tuple_is_counted_by_its_arrays():
     assert counted(namedtuple("Three", "index x y")(Array(2), Array(8), Array(8))) == 8
 
 
-# A function of one's own
+# A samples function
 
 
-def test_a_function_says_how_many_samples_a_batch_has():
+def test_a_function_returns_the_number_of_samples_of_a_batch():
     batches = [["a b", "c"], ["d e f"]]
     with Loop(samples=lambda batch: sum(len(one.split()) for one in batch)) as run:
         for batch in run.batches(batches):
@@ -187,14 +187,14 @@ def test_a_function_says_how_many_samples_a_batch_has():
         assert run.samples == 6
 
 
-def test_a_prediction_is_not_counted_by_the_function():
+def test_the_function_is_not_called_for_predictions():
     with Loop(samples=lambda batch: len(batch["labels"])) as run:
         for batch in run.batches([{"x": Array(8)}], "pred"):
             assert batch
 
 
 @pytest.mark.parametrize("count", [-1, True, 2.0, "4", None, (4,), float("nan")])
-def test_a_count_that_is_none_is_refused_by_its_value(count):
+def test_an_invalid_count_raises_with_its_value(count):
     with pytest.raises(BadValue) as caught:
         counted(Array(8), samples=lambda batch: count)
     assert str(caught.value) == (
@@ -203,11 +203,11 @@ def test_a_count_that_is_none_is_refused_by_its_value(count):
     )
 
 
-def test_what_the_function_raises_is_raised():
+def test_an_error_in_the_function_propagates():
     with pytest.raises(KeyError, match="labels"):
         counted({}, samples=lambda batch: len(batch["labels"]))
 
 
-def test_something_else_than_a_function_is_refused_at_once():
+def test_samples_that_is_not_a_function_raises_at_once():
     with pytest.raises(BadLoop, match="samples must be a function that takes the batch, got 8"):
         Loop(samples=8)

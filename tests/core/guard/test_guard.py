@@ -18,7 +18,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Trace(Callback):
-    """Remember the points around the guarded call, with the result or the error."""
+    """Record the points around the guarded call, with the result or the error."""
 
     def __init__(self):
         self.seen = []
@@ -79,7 +79,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("decorated", [guard, guard("on_kept")])
-def test_a_guard_may_be_above_classmethod_or_staticmethod(decorated):
+def test_a_guard_can_decorate_a_classmethod_or_staticmethod(decorated):
     class Kinds:
         @decorated
         @classmethod
@@ -119,7 +119,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_call_fires_exactly_its_begin_and_its_end(way):
+def test_a_call_fires_begin_and_end_once(way):
     trace = Trace()
     result = WAYS[way](2, callbacks=trace)
     assert result == ([5] if way == "async generator" else 5)
@@ -127,7 +127,7 @@ def test_a_call_fires_exactly_its_begin_and_its_end(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_error_fires_exactly_begin_and_error_and_goes_on_as_it_is(way):
+def test_an_error_fires_begin_and_error_and_propagates_unchanged(way):
     trace = Trace()
     with pytest.raises(ZeroDivisionError) as caught:
         WAYS[way](0, callbacks=trace)
@@ -137,7 +137,7 @@ def test_an_error_fires_exactly_begin_and_error_and_goes_on_as_it_is(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_without_callbacks_the_call_is_as_it_was(way):
+def test_without_callbacks_the_call_is_unchanged(way):
     assert WAYS[way](2, callbacks=None) == ([5] if way == "async generator" else 5)
     with pytest.raises(ZeroDivisionError):
         WAYS[way](0, callbacks=None)
@@ -166,7 +166,7 @@ def test_names_doc_and_annotations_are_kept():
     assert inspect.signature(guarded) == inspect.signature(tokenize)
 
 
-# What may be given as callbacks, and how
+# How callbacks are given
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_names_doc_and_annotations_are_kept():
     [lambda one: one, lambda one: [one], lambda one: (one,), lambda one: CallbackPipeline([one]), lambda one: Hooks([one])],
     ids=["one", "list", "tuple", "pipeline", "hooks"],
 )
-def test_callbacks_may_be_one_several_a_pipeline_or_hooks(given):
+def test_callbacks_can_be_one_callback_a_sequence_a_pipeline_or_hooks(given):
     trace = Trace()
     for _ in range(2):
         function(2, callbacks=given(trace))
@@ -207,7 +207,7 @@ def test_callbacks_are_found_by_position_and_by_keyword(call, result):
     assert trace.seen == ["begin", ("end", result)]
 
 
-def test_a_default_is_used_when_no_callbacks_are_given():
+def test_default_callbacks_are_used_when_none_are_given():
     trace = Trace()
 
     @guard("on_work")
@@ -219,7 +219,7 @@ def test_a_default_is_used_when_no_callbacks_are_given():
     assert trace.seen == ["begin", ("end", 1)]
 
 
-def test_the_point_is_named_after_the_function_where_no_name_is_given():
+def test_the_point_is_named_after_the_function_by_default():
     seen = []
 
     @guard
@@ -238,7 +238,7 @@ def test_the_point_is_named_after_the_function_where_no_name_is_given():
     assert seen == [["a", "b"], "a b"]
 
 
-def test_handlers_take_the_functions_own_parameters_by_name_with_defaults_filled_in():
+def test_handlers_get_the_parameters_of_the_function_with_defaults():
     seen = {}
 
     @guard("on_work")
@@ -267,7 +267,7 @@ def test_handlers_take_the_functions_own_parameters_by_name_with_defaults_filled
     }
 
 
-def test_reserved_names_win_over_the_functions_own():
+def test_reserved_names_take_precedence_over_parameters():
     seen = []
 
     @guard("on_work")
@@ -278,19 +278,19 @@ def test_reserved_names_win_over_the_functions_own():
     assert seen == [((1, 2), "the result")]
 
 
-def test_an_argument_the_call_does_not_have_is_refused_at_the_first_fire():
+def test_an_unknown_argument_raises_at_the_first_call():
     with pytest.raises(UnknownArgument, match=r"LambdaCallback\.on_work_begin takes 'colour'.*\n  provided .*\bx\b"):
         function(1, callbacks=LambdaCallback(on_work_begin=lambda colour: None))
 
 
-def test_inside_a_run_handlers_get_it():
+def test_handlers_get_the_current_run():
     seen = []
     with Loop() as run:
         function(1, callbacks=LambdaCallback(on_work_begin=lambda run: seen.append(run)))
     assert seen == [run]
 
 
-def test_a_handler_with_a_schedule_follows_the_clocks_of_the_run_and_wants_one():
+def test_a_scheduled_handler_follows_the_clocks_of_the_run_and_needs_one():
     seen = []
 
     @on("on_work_end", when=Every(steps=2))
@@ -300,7 +300,7 @@ def test_a_handler_with_a_schedule_follows_the_clocks_of_the_run_and_wants_one()
     with Loop() as run:
         for batch in run.batches([1, 2, 3, 4, 5]):
             function(batch, callbacks=look)
-    assert seen == [3, 5]  # in these two and four steps are done
+    assert seen == [3, 5]  # at these batches, two and four steps are done
     with pytest.raises(
         OutsideRun, match=r"look\.on_work_end has a schedule, which needs the clocks of a run; no run is active"
     ):
@@ -308,7 +308,7 @@ def test_a_handler_with_a_schedule_follows_the_clocks_of_the_run_and_wants_one()
 
 
 class Rarely(Callback):
-    """Listens in every other step."""
+    """Listens at every second step."""
 
     def __init__(self):
         self.steps = []
@@ -333,7 +333,7 @@ def test_each_run_restarts_the_schedules_of_its_guards():
     assert rarely.steps == [2, 4, 2, 4, 12, 14]
 
 
-def test_a_run_inside_a_run_has_its_own_schedules():
+def test_a_nested_run_has_its_own_schedules():
     rarely = Rarely()
     work_in_a_run(rarely, body=lambda: work_in_a_run(rarely, batches=range(1, 3)))
     assert rarely.steps == [2, 4]
@@ -348,7 +348,7 @@ def test_only_replace_changes_the_result():
     assert function(2, callbacks=LambdaCallback(on_work_end=lambda: Replace(None))) is None
 
 
-def test_each_handler_sees_what_the_one_before_it_made_of_the_result():
+def test_each_handler_sees_the_result_of_the_previous_handler():
     add = LambdaCallback(on_work_end=lambda result: Replace(result + 1))
     double = LambdaCallback(on_work_end=lambda result: Replace(result * 2))
     look = Trace()
@@ -361,7 +361,7 @@ def test_results_of_coroutines_and_generators_can_be_replaced(way):
     assert WAYS[way](2, callbacks=LambdaCallback(on_work_end=lambda result: Replace(result + 1))) == 6
 
 
-def test_a_replacement_at_begin_or_error_means_nothing():
+def test_a_replacement_at_begin_or_error_is_ignored():
     replace = LambdaCallback(on_work_begin=lambda: Replace(1), on_work_error=lambda: Replace(1))
     assert function(2, callbacks=replace) == 5
     with pytest.raises(ZeroDivisionError):
@@ -377,7 +377,7 @@ def test_a_replacement_at_begin_or_error_means_nothing():
         assert function(2, callbacks=Mine()) == 5
 
 
-def test_a_handler_that_fails_in_error_is_logged_and_the_first_error_goes_on(caplog):
+def test_a_failing_error_handler_is_logged_and_the_first_error_is_raised(caplog):
     def fail():
         raise ValueError("second")
 
@@ -390,7 +390,7 @@ def test_a_handler_that_fails_in_error_is_logged_and_the_first_error_goes_on(cap
 
 
 @pytest.mark.parametrize("point", ["on_work_begin", "on_work_end"])
-def test_a_handler_that_fails_at_begin_or_end_fails_the_call_with_a_note_and_no_error_point(point):
+def test_a_failing_handler_fails_the_call_without_firing_the_error_point(point):
     def fail():
         raise ValueError("no")
 
@@ -401,7 +401,7 @@ def test_a_handler_that_fails_at_begin_or_end_fails_the_call_with_a_note_and_no_
     assert trace.seen == (["begin"] if point == "on_work_begin" else ["begin", ("end", 5)])
 
 
-def test_a_callback_that_only_warns_never_fails_the_call(caplog):
+def test_a_callback_with_on_error_warn_never_fails_the_call(caplog):
     def fail():
         raise ValueError("no")
 
@@ -410,7 +410,7 @@ def test_a_callback_that_only_warns_never_fails_the_call(caplog):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, StopRun, asyncio.CancelledError])
-def test_even_what_is_no_exception_fires_the_error_point(error):
+def test_interrupts_stops_and_cancellations_fire_the_error_point(error):
     @guard("on_work")
     def work(callbacks=None):
         raise error
@@ -441,7 +441,7 @@ def test_wrong_arguments_fail_before_anything_fires():
 # Generators
 
 
-def test_a_generator_fires_when_it_starts_not_when_it_is_made():
+def test_a_generator_fires_when_it_starts_not_when_it_is_created():
     trace = Trace()
     stream = generator(2, callbacks=trace)
     assert trace.seen == []
@@ -450,14 +450,14 @@ def test_a_generator_fires_when_it_starts_not_when_it_is_made():
     stream.close()
 
 
-def test_a_generator_that_is_abandoned_fires_its_end():
+def test_an_abandoned_generator_fires_its_end():
     trace = Trace()
     for _ in generator(2, callbacks=trace):
         break
     assert trace.seen == ["begin", ("end", None)]
 
 
-def test_an_async_generator_that_is_abandoned_fires_its_end_and_is_closed_itself():
+def test_an_abandoned_async_generator_fires_its_end_and_is_closed():
     trace, closed = Trace(), []
 
     @guard("on_work")
@@ -479,7 +479,7 @@ def test_an_async_generator_that_is_abandoned_fires_its_end_and_is_closed_itself
 
 
 @pytest.mark.parametrize("callbacks", [None, Trace()], ids=["bare", "guarded"])
-def test_generators_still_take_what_is_sent_and_thrown_into_them(callbacks):
+def test_generators_still_receive_sent_values_and_thrown_errors(callbacks):
     @guard("on_work")
     def echo(callbacks=None):
         got = "nothing"
@@ -497,7 +497,7 @@ def test_generators_still_take_what_is_sent_and_thrown_into_them(callbacks):
 
 
 @pytest.mark.parametrize("callbacks", [None, Trace()], ids=["bare", "guarded"])
-def test_async_generators_still_take_what_is_sent_and_thrown_into_them(callbacks):
+def test_async_generators_still_receive_sent_values_and_thrown_errors(callbacks):
     @guard("on_work")
     async def echo(callbacks=None):
         got = "nothing"
@@ -517,7 +517,7 @@ def test_async_generators_still_take_what_is_sent_and_thrown_into_them(callbacks
     assert asyncio.run(talk()) == ["nothing", "hello", "thrown"]
 
 
-def test_an_error_thrown_into_an_async_generator_that_does_not_catch_it_fires_error():
+def test_an_uncaught_error_thrown_into_an_async_generator_fires_error():
     trace = Trace()
 
     async def throw():
@@ -530,7 +530,7 @@ def test_an_error_thrown_into_an_async_generator_that_does_not_catch_it_fires_er
     assert trace.seen == ["begin", ("error", caught.value)]
 
 
-# Points of one's own are declared, so that their names are taken for what they are
+# Guarded points are declared, so that their names are not taken for misspellings
 
 
 def with_guard():
@@ -548,7 +548,7 @@ def with_install():
 
 
 @pytest.mark.parametrize("declare_it", [with_guard, with_guarding, with_install])
-def test_a_guarded_point_is_no_slip_of_the_pen(declare_it, monkeypatch):
+def test_a_guarded_point_is_not_reported_as_misspelled(declare_it, monkeypatch):
     monkeypatch.setattr("hookpoint.core.points._declared", set())
     handlers = {f"on_epochx_{edge}": lambda: None for edge in ("begin", "end")}
     with pytest.raises(UnknownPoint, match=r"on_epochx_begin is not a point. Did you mean on_epoch_begin"):
@@ -557,10 +557,10 @@ def test_a_guarded_point_is_no_slip_of_the_pen(declare_it, monkeypatch):
     Hooks([LambdaCallback(**handlers)])
 
 
-# What a guard refuses
+# Invalid guards
 
 
-def test_a_function_without_callbacks_cannot_be_guarded():
+def test_a_function_without_a_callbacks_parameter_raises():
     def tokenize(text):
         return text.split()
 
@@ -575,7 +575,7 @@ def test_a_function_without_callbacks_cannot_be_guarded():
 
 
 @pytest.mark.parametrize("guarded", [guard("fit"), guard(hookpoint="fit"), guard(hookpoint="on_fit")])
-def test_cinnamons_names_need_no_on(guarded):
+def test_a_point_name_without_on_gets_the_prefix(guarded):
     @guarded
     def function(callbacks=None):
         seen.append("fit")
@@ -587,7 +587,7 @@ def test_cinnamons_names_need_no_on(guarded):
 
 @pytest.mark.parametrize("name", ["on-work", "on_work begin", ""])
 @pytest.mark.parametrize("use", [guard, lambda name: guarding(name).__enter__(), lambda name: install([], "append", name, [])])
-def test_what_cannot_name_a_point_is_refused(use, name):
+def test_an_invalid_point_name_raises(use, name):
     with pytest.raises(BadGuard) as caught:
         use(name)
     assert str(caught.value) == f'{name!r} is not a valid point name.\n  write     a name such as "on_tokenize"'
@@ -626,7 +626,7 @@ def test_a_block_without_callbacks_just_runs():
     assert block.result == 1
 
 
-def test_a_block_in_a_generator_that_is_abandoned_fires_its_end():
+def test_a_block_in_an_abandoned_generator_fires_its_end():
     trace = Trace()
 
     def stream():
@@ -639,7 +639,7 @@ def test_a_block_in_a_generator_that_is_abandoned_fires_its_end():
     assert trace.seen == ["begin", ("end", None)]
 
 
-# Code one does not own
+# Code you do not own
 
 
 class Reader:
@@ -680,7 +680,7 @@ CALLS = {"read": ((2,), "read 2"), "parse": (("a",), "parsed a"), "make": ((), "
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CALLS)
-def test_install_puts_points_around_and_its_undo_takes_them_off(target, name):
+def test_an_installed_method_fires_points_until_it_is_undone(target, name):
     obj, get = target(name)
     args, result = CALLS[name]
     trace = Trace()
@@ -712,7 +712,7 @@ def test_installations_are_undone_in_any_order(target, order):
         obj.read = before
 
 
-def test_installing_on_a_subclass_leaves_its_base_alone():
+def test_installing_on_a_subclass_does_not_change_its_base():
     trace = Trace()
     undo = install(LoudReader, "make", "on_work", trace)
     assert (Reader.make(), LoudReader.make()) == ("Reader", "LoudReader")
@@ -730,7 +730,7 @@ def test_handlers_of_an_installed_point_see_the_arguments_and_the_instance():
     assert seen == [(reader, 4)]
 
 
-def test_an_installed_result_can_be_replaced_and_an_error_goes_on():
+def test_an_installed_point_can_replace_the_result_and_errors_propagate():
     reader = Reader()
     undo = install(reader, "read", "on_work", LambdaCallback(on_work_end=lambda result: Replace(result.upper())))
     assert reader.read() == "READ 1"
@@ -747,7 +747,7 @@ def test_an_installed_result_can_be_replaced_and_an_error_goes_on():
     assert trace.seen == ["begin", ("error", caught.value)]
 
 
-def test_a_function_written_in_c_that_tells_no_signature_offers_its_args():
+def test_a_c_function_without_a_signature_provides_args_and_kwargs():
     seen = []
     holder = types.SimpleNamespace(number=int)
     install(
@@ -760,7 +760,7 @@ def test_a_function_written_in_c_that_tells_no_signature_offers_its_args():
     assert seen == [(("12",), {"base": 3}, 5)]
 
 
-def test_an_object_with_slots_is_refused_with_the_way_out():
+def test_installing_on_an_object_with_slots_raises_but_its_class_works():
     class Tight:
         __slots__ = ()
 
@@ -780,7 +780,7 @@ def test_an_object_with_slots_is_refused_with_the_way_out():
 
 
 @pytest.mark.parametrize("name", ["missing", "size"])
-def test_what_is_no_method_cannot_be_installed_on(name):
+def test_installing_on_a_missing_or_plain_attribute_raises(name):
     module = types.ModuleType("reading")
     module.size = 3
     with pytest.raises(BadGuard, match=rf"has no method '{name}'\.\n  name      an existing method or function"):
@@ -808,7 +808,7 @@ def names(hooks):
     return [entry.name for entry in hooks.entries]
 
 
-def test_hooks_stay_what_they_are():
+def test_compiled_returns_hooks_unchanged():
     hooks = Hooks([Callback()])
     assert compiled(hooks) is hooks
 
@@ -827,17 +827,17 @@ def test_hooks_stay_what_they_are():
         (CallbackPipeline(), []),
     ],
 )
-def test_one_several_or_a_pipeline_are_compiled(given, expected):
+def test_compiled_accepts_a_callback_a_sequence_or_a_pipeline(given, expected):
     assert names(compiled(given)) == expected
 
 
 @pytest.mark.parametrize("given", [Callback(), Plain(), marked, CallbackPipeline([Callback()])])
-def test_what_was_compiled_is_kept(given):
+def test_compiled_hooks_are_cached(given):
     assert compiled(given) is compiled(given)
     assert compiled([given]) is compiled((given,)) is compiled(given)
 
 
-def test_a_callback_that_can_be_iterated_over_is_one_callback():
+def test_an_iterable_callback_is_compiled_as_one_callback():
     class Notes(Callback):
         def __iter__(self):
             raise AssertionError("nobody is to look inside")
@@ -847,28 +847,28 @@ def test_a_callback_that_can_be_iterated_over_is_one_callback():
     assert names(compiled(Notes())) == ["Notes"]
 
 
-def test_another_list_of_the_same_callbacks_is_the_same():
+def test_lists_of_the_same_callbacks_share_their_hooks():
     first, second = Callback(), Callback()
     assert compiled([first, second]) is compiled([first, second])
     assert compiled([first, second]) is not compiled([second, first])
     assert compiled([first]) is not compiled([first, second])
 
 
-def test_a_list_that_has_grown_is_compiled_anew():
+def test_a_list_that_has_grown_is_compiled_again():
     given = [Callback()]
     assert names(compiled(given)) == ["Callback"]
     given.append(Plain())
     assert names(compiled(given)) == ["Callback", "Plain"]
 
 
-def test_many_combinations_do_not_pile_up():
+def test_the_cache_of_combinations_is_bounded():
     first = LambdaCallback()
     weakly = [weakref.ref(compiled([first, Callback()])) for _ in range(100)]
     gc.collect()
     assert sum(one() is not None for one in weakly) < 20
 
 
-def test_what_was_compiled_goes_with_its_callbacks():
+def test_compiled_hooks_are_freed_with_their_callbacks():
     callback = Callback()
     hooks = weakref.ref(compiled([callback]))
     del callback
@@ -876,7 +876,7 @@ def test_what_was_compiled_goes_with_its_callbacks():
     assert hooks() is None
 
 
-def test_a_mistake_is_found_each_time():
+def test_a_misspelled_point_raises_every_time():
     slip = LambdaCallback(on_epoch_ends=lambda: None)
     for _ in range(2):
         with pytest.raises(UnknownPoint):

@@ -39,7 +39,7 @@ def test_points_fire_around_the_routine_and_around_each_item():
     ]
 
 
-def test_without_callbacks_it_is_the_items():
+def test_without_callbacks_run_each_yields_the_items():
     assert list(run_each("seed", range(3))) == [0, 1, 2]
 
 
@@ -49,7 +49,7 @@ def test_callbacks_from_a_generator_are_called_for_every_item():
     assert list(run_each("seed", range(3), callbacks)) == seen == [0, 1, 2]
 
 
-def test_nothing_to_run_over_still_begins_and_ends():
+def test_a_routine_without_items_still_begins_and_ends():
     trace = Trace()
     assert list(run_each("seed", [], trace)) == []
     assert trace.seen == [("seeds begin", []), "seeds end"]
@@ -63,7 +63,7 @@ def test_a_break_ends_item_and_routine():
     assert trace.seen[1:] == [("begin", 7, 0, 2), ("end", 7), "seeds end"]
 
 
-def test_an_exception_in_the_body_ends_item_and_routine_and_goes_on():
+def test_an_error_in_the_body_ends_item_and_routine_and_propagates():
     trace = Trace()
     with pytest.raises(ValueError, match="diverged"):
         for _ in run_each("seed", [7, 8], trace):
@@ -71,7 +71,7 @@ def test_an_exception_in_the_body_ends_item_and_routine_and_goes_on():
     assert trace.seen[1:] == [("begin", 7, 0, 2), ("end", 7), "seeds end"]
 
 
-def test_routines_nest_with_a_run_inside_that_sees_which_ones_are_running():
+def test_nested_routines_work_around_a_run():
     class Where(Callback):
         def __init__(self):
             self.now, self.seen = {}, []
@@ -96,7 +96,7 @@ def test_routines_nest_with_a_run_inside_that_sees_which_ones_are_running():
     assert where.seen == [(1, "a", "1a", 1), (1, "b", "1b", 1), (2, "a", "2a", 1), (2, "b", "2b", 1)]
 
 
-def test_inside_a_run_handlers_get_that_run():
+def test_handlers_get_the_current_run():
     seen = []
 
     class See(Callback):
@@ -109,6 +109,6 @@ def test_inside_a_run_handlers_get_that_run():
 
 
 @pytest.mark.parametrize("name", ["two words", "", "a-b"])
-def test_a_name_that_makes_no_point_is_refused(name):
+def test_an_invalid_routine_name_raises(name):
     with pytest.raises(ValueError, match=f"run_each: name must be an identifier such as 'seed' or 'fold', got '{name}'"):
         next(run_each(name, [1]))

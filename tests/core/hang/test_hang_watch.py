@@ -16,7 +16,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Reports(logging.Handler):
-    """Keep reports; `after` so many of them, or each time, let the data come."""
+    """Keep the reports, and release `arrived` at each of them."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -41,7 +41,7 @@ def watches():
 
 
 def slow_data(reports, number=1):
-    """Batches, the second of which comes when so many reports were made."""
+    """Yield two batches, the second after `number` reports."""
     yield "a"
     for _ in range(number):
         assert reports.arrived.acquire(timeout=250)
@@ -66,7 +66,7 @@ def test_reports_come_at_growing_intervals(reports):
     assert len(reports.seen) == 4
 
 
-def test_a_loop_can_do_without_reports(reports):
+def test_without_reports_and_timeout_no_watch_runs(reports):
     with Loop(name="unwatched", hang_report_seconds=None, data_timeout_seconds=None) as run:
         for _ in run.batches("ab"):
             assert not [one for one in watches() if "unwatched" in one.name]
@@ -95,7 +95,7 @@ def test_a_timeout_ends_a_wait_for_data():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_timeout_names_the_validation_that_waits():
+def test_a_timeout_in_validation_names_the_validation_batch():
     def data():
         time.sleep(600)
         yield "a"
@@ -109,7 +109,7 @@ def test_a_timeout_names_the_validation_that_waits():
             list(run.batches(data(), mode="val"))
 
 
-def test_a_body_may_take_longer_than_the_timeout_for_data():
+def test_the_loop_body_can_take_longer_than_the_data_timeout():
     with Loop(data_timeout_seconds=0.3) as run:
         for _ in run.batches("ab"):
             time.sleep(0.6)
@@ -145,7 +145,7 @@ def test_a_timeout_needs_a_signal_that_is_not_ignored(tmp_path):
 
 @pytest.mark.parametrize("name", ["hang_report_seconds", "data_timeout_seconds"])
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-def test_seconds_are_positive(name, seconds):
+def test_seconds_that_are_not_positive_raise(name, seconds):
     with pytest.raises(BadLoop, match=f"{name} must be a number > 0 or None"):
         Loop(**{name: seconds})
 

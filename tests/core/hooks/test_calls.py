@@ -1,4 +1,4 @@
-"""Triggers find their moments, and metrics that are read have to be there."""
+"""When triggers run, and when a metric that is read must exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_trigger_without_a_schedule_runs_at_the_end_of_each_epoch(train):
     assert trigger.seen == [(1, 2), (2, 4)]
 
 
-def test_a_trigger_runs_for_complete_epochs_only(train):
+def test_a_trigger_runs_only_for_complete_epochs(train):
     trigger, by_epoch = Trigger(), Trigger().when(Every(epochs=1))
 
     def body(run):
@@ -51,13 +51,13 @@ def test_a_trigger_runs_for_complete_epochs_only(train):
     ],
     ids=repr,
 )
-def test_a_schedule_moves_the_trigger(train, schedule, expected):
+def test_a_schedule_sets_when_the_trigger_runs(train, schedule, expected):
     trigger = Trigger()
     train([trigger.when(schedule)], epochs=2, batches=[1, 2, 3])
     assert trigger.seen == expected
 
 
-def test_only_the_trigger_moves(train):
+def test_a_schedule_moves_only_the_trigger(train):
     said = []
 
     class Two(Trigger):
@@ -70,14 +70,14 @@ def test_only_the_trigger_moves(train):
     assert two.seen == [(1, 2), (2, 4)]
 
 
-def test_one_schedule_may_serve_two_callbacks(train):
+def test_two_callbacks_can_share_a_schedule(train):
     schedule = Every(steps=2)
     first, second = Trigger().when(schedule), Trigger().when(schedule)
     train([first, second], batches=range(4))
     assert first.seen == second.seen == [(1, 2), (1, 4)]
 
 
-def test_triggers_run_in_list_order_among_the_handlers_of_their_moment(train):
+def test_triggers_run_in_list_order_among_the_handlers_of_their_point(train):
     said = []
 
     class Says(Callback):
@@ -92,7 +92,7 @@ def test_triggers_run_in_list_order_among_the_handlers_of_their_moment(train):
     assert said == ["a", "b", "c"]
 
 
-def test_a_mark_may_schedule_a_trigger(train):
+def test_a_mark_can_schedule_a_trigger(train):
     seen = []
 
     class Marked(Callback):
@@ -104,7 +104,7 @@ def test_a_mark_may_schedule_a_trigger(train):
     assert seen == [2, 4]
 
 
-def test_tensorpacks_trigger_is_not_called_at_the_end_of_an_epoch_where_its_other_name_is(train):
+def test_tensorpack_trigger_epoch_replaces_trigger_at_the_end_of_an_epoch(train):
     said = []
 
     class Both(Callback):
@@ -120,7 +120,7 @@ def test_tensorpacks_trigger_is_not_called_at_the_end_of_an_epoch_where_its_othe
     assert said == ["epoch", "trigger", "epoch"]
 
 
-def test_our_trigger_is_called_beside_tensorpacks_name_for_the_end_of_an_epoch(train):
+def test_on_trigger_is_called_in_addition_to_tensorpack_trigger_epoch(train):
     said = []
 
     class Both(Callback):
@@ -134,7 +134,7 @@ def test_our_trigger_is_called_beside_tensorpacks_name_for_the_end_of_an_epoch(t
     assert sorted(said) == ["epoch", "trigger"]
 
 
-def test_a_trigger_may_also_run_before_training_and_by_hand(train):
+def test_a_trigger_can_also_run_before_training_and_by_hand(train):
     before, by_hand = Trigger(), Trigger().when(Every(steps=100))
     train([PeriodicTrigger(before, every_k_epochs=1, before_train=True)], batches=[1, 2])
     assert before.seen == [(0, 0), (1, 2)]
@@ -142,7 +142,7 @@ def test_a_trigger_may_also_run_before_training_and_by_hand(train):
     assert by_hand.seen == [(1, 0), (1, 1)]
 
 
-def test_a_gate_is_asked_at_every_point_but_those_of_the_run(train):
+def test_a_predicate_applies_to_every_point_except_run_begin_and_end(train):
     said = []
 
     class Says(Callback):
@@ -163,7 +163,7 @@ def test_a_gate_is_asked_at_every_point_but_those_of_the_run(train):
 
 
 class Writer(Callback):
-    """Writes a metric at the end of the epochs it is told to."""
+    """Logs a metric at the end of the given epochs."""
 
     writes = ("acc",)
 
@@ -185,13 +185,13 @@ class Reader(Callback):
         self.seen.append(run.metrics.get("acc"))
 
 
-def test_a_reader_finds_what_its_writer_wrote(train):
+def test_a_reader_sees_the_metric_that_its_writer_logged(train):
     reader = Reader()
     train([reader, Writer(1, 2)], epochs=2)
     assert reader.seen == [0.1, 0.2]
 
 
-def test_a_writer_that_only_gets_ready_has_nothing_to_write_yet(train):
+def test_begin_points_of_a_writer_do_not_count_as_logging(train):
     class Ready(Callback):
         def on_setup(self): ...
         def on_run_begin(self): ...
@@ -208,7 +208,7 @@ def test_a_writer_that_only_gets_ready_has_nothing_to_write_yet(train):
     assert reader.seen == [0.1, 0.2]
 
 
-def test_a_reader_whose_errors_do_not_end_the_run_is_called_without_the_metric(train, caplog):
+def test_a_reader_with_on_error_warn_is_called_without_the_metric(train, caplog):
     reader = Reader()
     reader.on_error = "warn"
     train([reader, Writer(2)], epochs=2)
@@ -217,7 +217,7 @@ def test_a_reader_whose_errors_do_not_end_the_run_is_called_without_the_metric(t
     assert warning.startswith("Reader reads 'acc'")
 
 
-def test_it_is_an_error_when_the_writer_ran_and_the_metric_is_absent(train):
+def test_a_metric_that_its_writer_did_not_log_raises(train):
     with pytest.raises(errors.MissingMetric) as caught:
         train([Writer(), Reader()], epochs=2, body=lambda run: run.log(loss=1))
     assert str(caught.value) == (
@@ -229,25 +229,25 @@ def test_it_is_an_error_when_the_writer_ran_and_the_metric_is_absent(train):
     assert caught.value.__notes__ == ["in callback Reader at on_epoch_end (step 1, rank 0)"]
 
 
-def test_it_is_no_error_before_the_writer_has_run(train):
+def test_a_metric_can_be_missing_before_its_writer_has_run(train):
     reader = Reader()
     train([Writer(2).when(Every(epochs=2)), reader], epochs=2)
     assert reader.seen == [None, 0.2]
 
 
-def test_a_value_from_an_earlier_epoch_is_no_missing_one(train):
+def test_a_value_from_an_earlier_epoch_is_not_missing(train):
     reader = Reader()
     train([Writer(1), reader], epochs=2)
     assert reader.seen == [0.1, 0.1]
 
 
-def test_a_metric_of_the_loop_itself_needs_no_declared_writer(train):
+def test_a_metric_logged_by_the_loop_body_needs_no_declared_writer(train):
     reader = Reader()
     train([reader], body=lambda run: run.log(acc=0.5))
     assert reader.seen == [0.5]
 
 
-def test_a_failed_run_is_known_by_its_failure_not_by_a_missing_metric(train):
+def test_a_failed_run_raises_its_own_error_not_a_missing_metric(train):
     def body(run):
         raise ZeroDivisionError("boom")
 

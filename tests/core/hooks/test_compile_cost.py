@@ -1,4 +1,4 @@
-"""Compiling takes work in proportion to the number of callbacks: counted in calls of functions, not in seconds."""
+"""The work of compiling is proportional to the number of callbacks, counted in function calls instead of seconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LISTS = {
 
 
 def calls_to_compile(callbacks):
-    """Return how many functions are called, those of C included."""
+    """Return the number of function calls, including C functions."""
     number = 0
 
     def count(frame, event, argument):
@@ -62,12 +62,12 @@ def test_four_times_as_many_callbacks_take_about_four_times_the_work(case):
     assert many < 5.5 * few
 
 
-def test_the_order_is_that_of_the_list_where_nothing_is_declared():
+def test_without_declarations_the_order_is_that_of_the_list():
     hooks = Hooks([Reads(name=f"r{number}") for number in range(30)])
     assert [call.entry.name for call in hooks.calls("on_epoch_end")][::2] == [f"r{number}" for number in range(30)]
 
 
-def test_names_that_look_like_numbered_ones_stay_unique():
+def test_names_that_look_numbered_stay_unique():
     names = ["a", "a", "a#2", "a", "a#2#2", "a#3"]
     hooks = Hooks([Reads(name=name) for name in names])
     found = [entry.name for entry in hooks.entries]

@@ -8,7 +8,7 @@ from hookpoint import Callback, CallbackPipeline, HookpointWarning, Loop, ProxyC
 
 
 class Context(Callback):
-    """Write down what is called, with the exception of the run."""
+    """Record every call, and the exception that is passed to __exit__."""
 
     said: list
 
@@ -45,7 +45,7 @@ def train(callbacks, error=None):
                     raise error
 
 
-def test_contexts_are_entered_before_setup_and_left_after_the_end_in_reverse_order():
+def test_contexts_surround_setup_and_run_end_and_are_left_in_reverse_order():
     said = []
     a, b = Context(said, name="a"), Context(said, name="b")
     train([a, b])
@@ -68,7 +68,7 @@ def test_a_stop_is_not_an_exception():
     assert a.error is None
 
 
-def test_a_signal_is_passed_as_the_exception_that_it_becomes():
+def test_sigint_is_passed_to_exit_as_keyboard_interrupt():
     a = Context([], name="a")
     with pytest.raises(KeyboardInterrupt), Loop([a], extra_callbacks=[], monitors=[]) as run:
         for _ in run.batches(range(3)):
@@ -76,7 +76,7 @@ def test_a_signal_is_passed_as_the_exception_that_it_becomes():
     assert isinstance(a.error, KeyboardInterrupt)
 
 
-def test_what_was_entered_is_left_if_a_later_enter_fails():
+def test_entered_contexts_are_left_if_a_later_enter_fails():
     said = []
     a, b, c = Context(said, name="a"), Context(said, "enter", name="b"), Context(said, name="c")
     with pytest.raises(OSError, match="enter failed") as caught:
@@ -86,7 +86,7 @@ def test_what_was_entered_is_left_if_a_later_enter_fails():
     assert caught.value.__notes__ == ["in callback b at __enter__"]
 
 
-def test_a_failing_exit_does_not_keep_the_others_from_being_left():
+def test_the_other_contexts_are_left_after_a_failing_exit():
     said = []
     a, b = Context(said, name="a"), Context(said, "exit", name="b")
     with pytest.raises(OSError, match="exit failed") as caught:
@@ -98,7 +98,7 @@ def test_a_failing_exit_does_not_keep_the_others_from_being_left():
     assert caught_too.value.__notes__ == ["on_run_end failed too: OSError: exit failed"]
 
 
-def test_a_failing_end_is_passed_to_exit():
+def test_an_error_in_on_run_end_is_passed_to_exit():
     a, b = Context([], name="a"), Context([], "end", name="b")
     with pytest.raises(OSError, match="end failed") as caught:
         train([a, b])
@@ -113,7 +113,7 @@ def test_the_error_policy_of_the_callback_applies(moment, caplog):
     assert ("exit a" in said) == (moment == "exit")
 
 
-def test_an_interrupted_end_still_leaves_the_contexts():
+def test_contexts_are_left_after_an_interrupted_on_run_end():
     class Interrupted(Callback):
         def on_run_end(self):
             raise KeyboardInterrupt
@@ -124,7 +124,7 @@ def test_an_interrupted_end_still_leaves_the_contexts():
     assert isinstance(a.error, KeyboardInterrupt)
 
 
-def test_a_true_exit_suppresses_nothing_and_another_target_is_reported():
+def test_values_returned_by_enter_and_exit_are_ignored_with_a_warning():
     class Swallows(Callback):
         def __enter__(self):
             return "something"
@@ -140,7 +140,7 @@ def test_a_true_exit_suppresses_nothing_and_another_target_is_reported():
     ]
 
 
-def test_pipelines_and_wrappers_are_entered_before_what_is_in_them():
+def test_pipelines_and_wrappers_are_entered_before_their_callbacks():
     said = []
 
     class Group(CallbackPipeline):
@@ -163,7 +163,7 @@ def test_pipelines_and_wrappers_are_entered_before_what_is_in_them():
     assert [word for word in said if "exit" in word] == ["exit", "exit", "exit wrapper", "exit group"]
 
 
-def test_half_a_context_manager_is_refused():
+def test_a_context_manager_without_exit_raises():
     class Half(Callback):
         def __enter__(self): ...
 
@@ -171,7 +171,7 @@ def test_half_a_context_manager_is_refused():
         Loop([Half()])
 
 
-def test_a_validation_enters_and_leaves_too():
+def test_validate_enters_and_leaves_contexts():
     import torch
 
     said = []

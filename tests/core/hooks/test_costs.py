@@ -1,4 +1,4 @@
-"""What callbacks cost is sampled, and who costs too much is named once."""
+"""The cost of callbacks is sampled, and an expensive callback is reported once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Clock:
 
 
 class Takes(Callback):
-    """Takes so many seconds of each step."""
+    """Takes `seconds` of each step."""
 
     def __init__(self, clock, seconds, **options):
         super().__init__(**options)
@@ -61,7 +61,7 @@ def share(*costs, step_seconds=1.0):
 
 
 def after_steps(*seconds):
-    """Return the share after a first step, in which caches are cold, and those that took so many seconds."""
+    """Return the share after a cold first step and steps that took these seconds."""
     step = StepShare()
     for one in (1000.0, *seconds):
         step.add_step(one)
@@ -69,12 +69,12 @@ def after_steps(*seconds):
 
 
 @pytest.mark.parametrize(("iterations", "sampled"), [(4, 0), (64, 1), (6400, 100)])
-def test_one_iteration_in_64_is_sampled_and_none_of_the_first(train, iterations, sampled):
+def test_one_iteration_in_64_is_sampled_but_none_of_the_first_four(train, iterations, sampled):
     costs = train([LambdaCallback(on_train_iter_end=lambda: None)], batches=range(iterations)).hooks.costs()
     assert sum(one.calls for one in costs) == sampled
 
 
-def test_iterations_are_sampled_and_rarer_points_always_measured(train):
+def test_iterations_are_sampled_and_rarer_points_are_always_measured(train):
     run = train([Watch()], epochs=2, batches=range(128))
     calls = {one.point: one.calls for one in run.hooks.costs()}
     assert calls == {"on_run_begin": 1, "on_iter_begin": 4, "on_train_iter_end": 4, "on_epoch_end": 2, "on_run_end": 1}
@@ -85,7 +85,7 @@ def test_validation_is_not_sampled_with_the_training_step(train):
     assert {one.point for one in run.hooks.costs()} == {"on_run_begin", "on_epoch_end", "on_run_end"}
 
 
-def test_the_points_of_validation_are_sampled_even_if_it_is_short(train):
+def test_validation_points_are_sampled_even_in_a_short_pass(train):
     run = train([LambdaCallback(on_val_iter_end=lambda: None)], batches=range(2), val=range(3), epochs=2)
     assert [(one.point, one.calls) for one in run.hooks.costs()] == [("on_val_iter_end", 2)]
 
@@ -114,7 +114,7 @@ def test_all_points_of_a_training_step_are_sampled(tmp_path):
     assert all(row["estimated_seconds"] == pytest.approx(row["seconds"] * 40) for row in rows)
 
 
-def test_a_handler_that_fails_in_a_sampled_step_is_named():
+def test_an_error_in_a_sampled_step_names_the_callback():
     def fail(run):
         if run.iteration == FIRST_SAMPLE - 1:
             raise ZeroDivisionError
@@ -141,12 +141,12 @@ def test_a_sample_stands_for_all_calls_of_its_mode(point, calls):
     assert share.calls_per_sample(point, iterations=100) == calls
 
 
-def test_what_was_never_called_costs_nothing(train):
+def test_a_handler_that_was_never_called_has_no_cost(train):
     run = train([LambdaCallback(on_trigger=lambda: None).when(Every(steps=1000))], batches=range(20))
     assert run.hooks.costs() == []
 
 
-def test_the_most_expensive_comes_first():
+def test_costs_are_sorted_from_the_most_expensive():
     hooks = Hooks([Watch(name="a"), Watch(name="b")])
     for position, seconds in enumerate([1.0, 3.0, 2.0]):
         calls = (*hooks.calls("on_epoch_end"), *hooks.calls("on_run_end"))
@@ -167,7 +167,7 @@ def test_time_is_counted_per_call():
     assert one.microseconds_per_call == pytest.approx(2000)
 
 
-def test_a_call_measures_the_time_of_its_handler_alone(train, clock):
+def test_the_cost_of_a_call_is_the_time_of_its_handler_alone(train, clock):
     run = train([Takes(clock, 0.5, name="a"), Takes(clock, 0.25, name="b")], batches=range(10), body=lambda run: clock.wait(1))
     assert [(one.callback, one.point, one.seconds) for one in run.hooks.costs()] == [
         ("a", "on_train_iter_end", 0.5),
@@ -175,18 +175,18 @@ def test_a_call_measures_the_time_of_its_handler_alone(train, clock):
     ]
 
 
-# Who takes too much of the step
+# Callbacks that take too much of the step
 
 
 @pytest.mark.parametrize(
     ("seconds", "lines"),
     [(0.1, []), (0.25, ['a takes 25% of the step time; to call it less often, use @on("on_iter_end", when=Every(steps=50))'])],
 )
-def test_more_than_a_tenth_of_the_step_is_too_much(seconds, lines):
+def test_a_callback_that_takes_over_a_tenth_of_the_step_is_reported(seconds, lines):
     assert share(cost("a", "on_iter_end", seconds)) == lines
 
 
-def test_a_trigger_is_called_less_often_with_a_schedule_of_its_own(caplog, clock):
+def test_the_report_of_an_expensive_trigger_suggests_a_schedule(caplog, clock):
     class Checks(Callback):
         def on_trigger(self):
             clock.wait(0.25)
@@ -198,30 +198,30 @@ def test_a_trigger_is_called_less_often_with_a_schedule_of_its_own(caplog, clock
     assert caplog.messages == ["heavy takes 21% of the step time; to call it less often, use .when(Every(steps=50))"]
 
 
-def test_all_points_of_the_step_count_together():
+def test_the_points_of_a_step_are_added_up():
     points = ["on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end"]
     assert share(*(cost("a", point, 0.03) for point in points)) == [
         'a takes 12% of the step time; to call it less often, use @on("on_iter_begin", when=Every(steps=50))'
     ]
 
 
-def test_what_is_done_between_steps_is_not_held_against_a_callback():
+def test_time_between_steps_is_not_counted():
     rare = [cost("a", point, 100.0) for point in ("on_setup", "on_run_begin", "on_epoch_end", "on_val_epoch_end")]
     assert share(*rare, cost("a", "on_iter_end", 0.01)) == []
 
 
-def test_nobody_is_named_before_a_step_was_measured():
+def test_no_callback_is_reported_before_a_step_is_measured():
     assert StepShare().heavy([cost("a", "on_iter_end", 5.0)]) == []
 
 
-def test_a_callback_is_named_once():
+def test_a_callback_is_reported_once():
     step = after_steps(0.5, 0.5)
     assert len(step.heavy([cost("a", "on_iter_end", 0.5)])) == 1
     assert step.heavy([cost("a", "on_iter_end", 0.9)]) == []
     assert len(step.heavy([cost("a", "on_iter_end", 0.9), cost("b", "on_iter_end", 0.9)])) == 1
 
 
-def test_who_takes_too_much_is_named_once_at_the_end_of_the_epoch(caplog, clock):
+def test_an_expensive_callback_is_reported_once_at_the_end_of_an_epoch(caplog, clock):
     said = []
     with Loop([Takes(clock, 0.25, name="heavy"), Takes(clock, 0.0625, name="light")]) as run:
         for _ in run.epochs(3):
@@ -239,7 +239,7 @@ def test_a_short_epoch_is_not_measured(caplog, train, clock):
     assert caplog.messages == []
 
 
-def test_the_first_step_and_the_first_call_are_cold(caplog, clock):
+def test_the_first_step_and_the_first_call_are_not_counted(caplog, clock):
     class Warms(Takes):
         def on_train_iter_end(self):
             self.clock.wait(100.0 if self.count == FIRST_SAMPLE else self.seconds)
@@ -255,11 +255,11 @@ def test_the_first_step_and_the_first_call_are_cold(caplog, clock):
 
 
 @pytest.mark.parametrize(("seconds", "is_named"), [(49e-6, False), (51e-6, True)])
-def test_what_takes_next_to_nothing_is_not_named(seconds, is_named):
+def test_a_negligible_cost_is_not_reported(seconds, is_named):
     assert bool(after_steps(1e-4, 1e-4).heavy([cost("a", "on_iter_end", 2 * seconds)])) is is_named
 
 
-def test_only_callbacks_of_users_are_named(caplog, clock):
+def test_only_callbacks_of_users_are_reported(caplog, clock):
     ours = callbacks.RunOp(lambda: clock.wait(1.0), run_step=True)
     theirs = LambdaCallback(on_train_iter_end=lambda: clock.wait(1.0))
     with Loop([ours, theirs]) as run:

@@ -1,4 +1,4 @@
-"""The calls of a point become one function, and its errors still say whose call failed."""
+"""The calls of a point become one function, and errors still name the callback that failed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def deep(depth):
 
 
 @pytest.mark.parametrize("position", [0, 1, 4])
-def test_the_note_names_the_one_that_failed(train, position):
+def test_the_note_names_the_callback_that_failed(train, position):
     callbacks = [LambdaCallback(on_iter_end=nothing, name=f"fine {number}") for number in range(5)]
     callbacks.insert(position, Fails(name="bad"))
     with pytest.raises(ValueError, match="boom") as caught:
@@ -34,7 +34,7 @@ def test_the_note_names_the_one_that_failed(train, position):
     assert caught.value.__notes__ == ["in callback bad at on_iter_end (step 1, rank 0)"]
 
 
-def test_the_note_names_the_right_one_of_two_points_in_one_function(train):
+def test_the_note_names_the_right_point_if_two_points_share_a_function(train):
     def fails(run):
         raise ValueError("boom")
 
@@ -44,14 +44,14 @@ def test_the_note_names_the_right_one_of_two_points_in_one_function(train):
     assert caught.value.__notes__ == ["in callback bad at on_iter_end (step 1, rank 0)"]
 
 
-def test_the_note_is_right_however_deep_the_error_comes_from(train):
+def test_the_note_is_right_for_an_error_from_nested_calls(train):
     callbacks = [LambdaCallback(on_epoch_end=nothing), LambdaCallback(on_epoch_end=lambda: deep(20), name="bad")]
     with pytest.raises(ValueError, match="boom") as caught:
         train(callbacks)
     assert caught.value.__notes__ == ["in callback bad at on_epoch_end (step 1, rank 0)"]
 
 
-def test_the_note_of_a_trigger_is_right(train):
+def test_the_note_of_a_trigger_names_its_point_and_step(train):
     class Triggers(Callback):
         def on_trigger(self):
             raise ValueError("boom")
@@ -72,7 +72,7 @@ def test_the_note_of_a_failed_condition_names_its_callback(train):
     assert caught.value.__notes__ == ["in callback Triggers at on_epoch_end (step 1, rank 0)"]
 
 
-def test_an_error_through_two_functions_has_two_notes(train):
+def test_an_error_in_a_nested_pass_has_a_note_for_each_callback(train):
     class Validates(Callback):
         def on_epoch_end(self, run):
             for _ in run.batches([1], mode="val"):
@@ -86,14 +86,14 @@ def test_an_error_through_two_functions_has_two_notes(train):
     ]
 
 
-def test_an_error_of_the_users_own_loop_has_no_note():
+def test_an_error_in_the_loop_body_has_no_note():
     with pytest.raises(ValueError, match="boom") as caught, Loop([Fails()]) as run:
         for _ in run.batches([1]):
             raise ValueError("boom")
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_who_stands_behind_a_failure_is_not_called(train):
+def test_callbacks_after_a_failure_are_not_called(train):
     said = []
     with pytest.raises(ValueError, match="boom"):
         train([Fails(), LambdaCallback(on_iter_end=lambda: said.append(1))])
@@ -101,7 +101,7 @@ def test_who_stands_behind_a_failure_is_not_called(train):
 
 
 @pytest.mark.parametrize("name", ["two words", "a-b", "x\ny", "§", "class"])
-def test_no_name_of_a_callback_gets_into_the_code(train, name):
+def test_the_name_of_a_callback_is_never_used_as_code(train, name):
     said = []
     train([LambdaCallback(name=name, on_iter_end=lambda: said.append(1))])
     assert said == [1]
@@ -118,7 +118,7 @@ def test_keyword_only_arguments_are_passed_by_keyword(train):
     assert said == [(7, "data", 0)]
 
 
-def test_each_call_sees_what_the_ones_before_it_have_done(train):
+def test_each_call_sees_the_changes_of_earlier_calls(train):
     said = []
 
     class Sets(Callback):
@@ -129,7 +129,7 @@ def test_each_call_sees_what_the_ones_before_it_have_done(train):
     assert said == [10, 20]
 
 
-def test_a_trigger_by_iterations_is_left_out_of_other_modes(train):
+def test_a_trigger_by_iterations_runs_only_in_training(train):
     seen = []
 
     class Triggers(Callback):
@@ -140,6 +140,6 @@ def test_a_trigger_by_iterations_is_left_out_of_other_modes(train):
     assert seen == [("train", 1)]
 
 
-def test_nobody_there_means_no_function():
+def test_a_point_without_handlers_has_no_function():
     hooks = Hooks([Callback()])
     assert hooks.dispatch("on_iter_begin", "on_train_iter_begin", mode="train") is None

@@ -1,4 +1,4 @@
-"""What the compiler makes of one callback: its name, where it runs, and what its failures do."""
+"""A compiled callback: its name, its ranks and its error policy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Monitor(Callback):
 
 
 class Fails(Callback):
-    """Fails at the epochs it is told to, with whatever it is given."""
+    """Raises `error` at the given epochs."""
 
     def __init__(self, *epochs, error=ValueError, **options):
         super().__init__(**options)
@@ -58,11 +58,11 @@ def messages(caplog):
 # Names
 
 
-def test_a_name_is_the_given_one_or_the_class():
+def test_a_name_is_the_given_name_or_the_class_name():
     assert names([Saver(), Saver(name="mine"), Callback(name="")]) == ["Saver", "mine", "Callback"]
 
 
-def test_a_plain_object_may_have_a_name():
+def test_a_plain_object_can_have_a_name():
     class Plain:
         name = "plain"
 
@@ -76,7 +76,7 @@ def test_a_plain_object_may_have_a_name():
     assert names([Plain(), Nameless()]) == ["plain", "Nameless"]
 
 
-def test_a_function_goes_by_its_name():
+def test_a_function_is_named_after_itself():
     @on("on_epoch_end")
     def say(): ...
 
@@ -111,7 +111,7 @@ def test_names_are_unique_across_pipelines():
         (8, 0, ["all", "local_chief"]),
     ],
 )
-def test_what_does_not_belong_on_a_rank_is_left_out_there(rank, local_rank, expected):
+def test_callbacks_of_other_ranks_are_left_out(rank, local_rank, expected):
     callbacks = [Saver(name=ranks, ranks=ranks) for ranks in ("all", "chief", "local_chief")]
     hooks = Hooks(callbacks, rank=rank, local_rank=local_rank)
     assert [entry.name for entry in hooks.entries] == expected
@@ -123,7 +123,7 @@ def test_names_are_the_same_on_every_rank():
     assert [entry.name for entry in hooks.entries] == ["Saver#2"]
 
 
-def test_monitors_are_on_the_chief_unless_they_say_otherwise():
+def test_monitors_run_on_the_chief_by_default():
     class Everywhere(Monitor):
         ranks = "all"
 
@@ -131,7 +131,7 @@ def test_monitors_are_on_the_chief_unless_they_say_otherwise():
     assert [entry.ranks for entry in entries] == ["chief", "all", "all", "local_chief"]
 
 
-def test_a_loop_knows_its_rank_from_the_environment(monkeypatch):
+def test_a_loop_reads_its_rank_from_the_environment(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("LOCAL_RANK", "1")
     loop = Loop([Saver(ranks="chief"), Saver(name="everywhere")])
@@ -146,14 +146,14 @@ def test_a_failure_ends_the_run_and_keeps_its_type(train):
         train([Fails(1, error=ZeroDivisionError)])
 
 
-def test_the_exception_gains_a_note_of_callback_point_step_and_rank(train, monkeypatch):
+def test_an_exception_gets_a_note_with_callback_point_step_and_rank(train, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     with pytest.raises(ValueError, match="boom") as caught:
         train([Saver(), Fails(2, name="bad"), Saver()], epochs=3, batches=[1, 2])
     assert caught.value.__notes__ == ["in callback bad at on_epoch_end (step 4, rank 3)"]
 
 
-def test_a_point_of_ones_own_in_a_run_is_noted_alike(train):
+def test_the_note_at_a_custom_point_has_step_and_rank(train):
     def fails():
         raise ValueError("boom")
 
@@ -162,7 +162,7 @@ def test_a_point_of_ones_own_in_a_run_is_noted_alike(train):
     assert caught.value.__notes__ == ["in callback LambdaCallback at on_hello (step 0, rank 0)"]
 
 
-def test_a_point_of_ones_own_outside_of_a_run_has_neither_step_nor_rank():
+def test_the_note_outside_a_run_has_no_step_and_rank():
     def fails():
         raise ValueError("boom")
 
@@ -171,7 +171,7 @@ def test_a_point_of_ones_own_outside_of_a_run_has_neither_step_nor_rank():
     assert caught.value.__notes__ == ["in callback LambdaCallback at on_hello"]
 
 
-def test_warn_says_it_and_goes_on(train, caplog):
+def test_warn_logs_the_failure_and_continues(train, caplog):
     bad, after = Fails(2, on_error="warn"), Fails()
     train([bad, after], epochs=4)
     assert (bad.calls, after.calls) == (4, 4)
@@ -179,7 +179,7 @@ def test_warn_says_it_and_goes_on(train, caplog):
     assert caplog.records[-1].exc_info[0] is ValueError
 
 
-def test_warn_gives_up_after_three_failures_in_a_row(train, caplog):
+def test_warn_disables_a_callback_after_three_failures_in_a_row(train, caplog):
     bad = Fails(1, 2, 3, 4, 5, on_error="warn")
     train([bad], epochs=5)
     assert bad.calls == 3
@@ -250,21 +250,21 @@ def test_an_error_in_setup_ends_the_run_unless_all_callbacks_tolerate_it(train, 
         train(callbacks)
 
 
-def test_a_success_in_between_starts_the_count_anew(train, caplog):
+def test_a_success_resets_the_count_of_failures(train, caplog):
     bad = Fails(1, 2, 4, 5, 7, on_error="warn")
     train([bad], epochs=7)
     assert bad.calls == 7
     assert len(messages(caplog)) == 5
 
 
-def test_disable_gives_up_at_once(train, caplog):
+def test_disable_disables_a_callback_at_the_first_failure(train, caplog):
     bad = Fails(2, on_error="disable")
     train([bad], epochs=4)
     assert bad.calls == 2
     assert messages(caplog) == ["Fails failed at on_epoch_end: ValueError: boom; it is disabled for the rest of the run"]
 
 
-def test_a_disabled_callback_is_silent_until_the_end_where_it_may_clean_up(train, caplog):
+def test_a_disabled_callback_is_called_again_only_at_on_run_end(train, caplog):
     said = []
 
     class Bad(Fails):
@@ -278,7 +278,7 @@ def test_a_disabled_callback_is_silent_until_the_end_where_it_may_clean_up(train
     assert said == [1, "end"]
 
 
-def test_a_save_between_failures_is_no_success(train, caplog):
+def test_a_save_between_failures_does_not_count_as_a_success(train, caplog):
     class Bad(Fails):
         def state_dict(self):
             return {"calls": self.calls}
@@ -288,7 +288,7 @@ def test_a_save_between_failures_is_no_success(train, caplog):
     assert bad.calls == 3
 
 
-def test_the_next_run_of_a_loop_begins_with_everyone_enabled(caplog):
+def test_the_next_run_of_a_loop_enables_all_callbacks(caplog):
     bad = Fails(1, on_error="disable")
     loop = Loop([bad])
     for _ in range(2):
@@ -299,14 +299,14 @@ def test_the_next_run_of_a_loop_begins_with_everyone_enabled(caplog):
     assert len(messages(caplog)) == 2
 
 
-def test_two_callbacks_fail_on_their_own(train):
+def test_disabling_a_callback_does_not_affect_the_others(train):
     bad, good = Fails(1, on_error="disable"), Fails(on_error="disable")
     train([bad, good], epochs=3)
     assert (bad.calls, good.calls) == (1, 3)
 
 
 @pytest.mark.parametrize("policy", ["raise", "warn", "disable"])
-def test_stop_run_passes_every_policy(train, caplog, policy):
+def test_stop_run_stops_the_run_under_every_policy(train, caplog, policy):
     stopper = Fails(2, error=StopRun, on_error=policy)
     run = train([stopper], epochs=9)
     assert run.epoch == 2
@@ -316,7 +316,7 @@ def test_stop_run_passes_every_policy(train, caplog, policy):
 
 @pytest.mark.parametrize("policy", ["raise", "warn", "disable"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_process_passes_every_policy(train, policy, error):
+def test_keyboard_interrupt_and_system_exit_pass_every_policy(train, policy, error):
     with pytest.raises(error):
         train([Fails(2, error=error, on_error=policy)], epochs=9)
 
@@ -329,7 +329,7 @@ def test_main_and_collective_callbacks_always_raise():
     assert [entry.on_error for entry in entries] == ["raise", "raise"]
 
 
-def test_a_monitor_never_ends_a_run_unless_it_says_so():
+def test_a_monitor_warns_on_errors_by_default():
     class Strict(Monitor):
         on_error = "raise"
 
@@ -360,13 +360,13 @@ def test_ranks_and_on_error_of_a_pipeline_apply_to_all_its_callbacks(group, rank
     assert len(Hooks([group], rank=1, local_rank=1).entries) == (ranks == "all")
 
 
-def test_a_saver_is_on_all_ranks_wherever_it_is():
+def test_a_saver_runs_on_all_ranks_even_in_a_chief_only_group():
     for group in (CallbackPipeline([ModelSaver()]), EnableCallbackIf(ModelSaver(), print)):
         [entry] = Hooks([group.set_chief_only()]).entries
         assert entry.ranks == "all"
 
 
-def test_a_plain_object_may_have_a_policy_and_ranks():
+def test_a_plain_object_can_have_a_policy_and_ranks():
     class Plain:
         on_error = "warn"
         ranks = "chief"
@@ -377,7 +377,7 @@ def test_a_plain_object_may_have_a_policy_and_ranks():
     assert (entry.on_error, entry.ranks) == ("warn", "chief")
 
 
-def test_a_method_named_on_error_is_no_policy():
+def test_a_method_named_on_error_raises():
     class Wrong(Callback):
         def on_error(self, error): ...
 
@@ -385,20 +385,20 @@ def test_a_method_named_on_error_is_no_policy():
         Hooks([Wrong()])
 
 
-# What may stand in a list
+# What a list can contain
 
 
-def test_a_callback_without_any_handler_is_accepted():
+def test_a_callback_without_handlers_is_accepted():
     assert names([Callback()]) == ["Callback"]
 
 
-def test_one_callback_needs_no_list(train):
+def test_a_single_callback_needs_no_list(train):
     only = Fails()
     train(only)
     assert only.calls == 1
 
 
-def test_one_plain_object_or_one_that_can_be_iterated_over_needs_no_list_either():
+def test_a_single_plain_object_or_iterable_callback_needs_no_list():
     class Plain:
         def on_epoch_end(self): ...
 
@@ -413,12 +413,12 @@ def test_one_plain_object_or_one_that_can_be_iterated_over_needs_no_list_either(
 
 
 @pytest.mark.parametrize("thing", [3, "on_epoch_end", None, [Saver()], object(), Saver().on_epoch_end])
-def test_what_has_no_handler_is_no_callback(thing):
+def test_an_object_without_handlers_raises(thing):
     with pytest.raises(errors.NotACallback):
         Hooks([thing])
 
 
-def test_lists_are_never_edited(train):
+def test_lists_are_never_modified(train):
     inner = [Saver(), Saver()]
     given = [CallbackPipeline(inner), Monitor(), MainCallback(), Saver()]
     before, inner_before = list(given), list(inner)
@@ -427,7 +427,7 @@ def test_lists_are_never_edited(train):
     assert inner == inner_before
 
 
-def test_what_is_done_to_the_list_later_does_not_count():
+def test_later_changes_of_the_list_have_no_effect():
     late = Fails()
     given = [Fails()]
     loop = Loop(given)
@@ -440,16 +440,16 @@ def test_what_is_done_to_the_list_later_does_not_count():
 
 
 @pytest.mark.parametrize("given", [lambda: (one for one in [Fails()]), lambda: (Fails(),), lambda: {"a": Fails()}.values()])
-def test_any_iterable_of_callbacks_will_do(train, given):
+def test_any_iterable_of_callbacks_is_accepted(train, given):
     assert train(given()).epoch == 1
 
 
-def test_a_wrapped_callback_without_a_trigger_is_refused_by_its_own_name():
+def test_a_wrapped_callback_without_a_trigger_raises_with_its_name():
     with pytest.raises(errors.NoTrigger, match=r"Saver has no on_trigger for Every\(steps=100\) to call"):
         Hooks([PeriodicTrigger(Saver(), every_k_steps=100)])
 
 
-def test_a_schedule_that_somebody_in_the_pipeline_uses_is_fine():
+def test_a_pipeline_schedule_needs_only_one_callback_with_a_trigger():
     triggers = LambdaCallback(on_trigger=lambda: None)
     hooks = Hooks([CallbackPipeline([Saver(), triggers]).when(Every(steps=10))])
     assert [call.when for call in hooks.calls("on_iter_end")] == ["Every(steps=10)"]

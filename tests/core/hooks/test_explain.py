@@ -1,4 +1,4 @@
-"""explain() answers who runs when, and why there."""
+"""explain() shows which callback runs when, and why in this order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def log(run): ...
 
 
 def rows(hooks):
-    """Return each row of the table by the names of its columns."""
+    """Return each row of the table as a dict of its columns."""
     head, ruler, *lines = hooks.explain().splitlines()
     starts = [0, *(place + 2 for place in range(len(ruler)) if ruler.startswith("  ", place))]
     bounds = [*zip(starts, [*starts[1:], None], strict=True)]
@@ -51,7 +51,7 @@ def column(hooks, name):
     return [row[name] for row in rows(hooks)]
 
 
-def test_the_whole_table():
+def test_explain_shows_a_table_of_all_calls():
     callbacks = [Json(), Stopper(), log, Bar(), Validator(), Saver().when(Every(steps=500)), MainCallback()]
     assert (
         Hooks(callbacks).explain()
@@ -75,7 +75,7 @@ on_records         Json                      always            chief  warn      
     )
 
 
-def test_columns_that_say_the_usual_of_everyone_are_left_out():
+def test_columns_with_only_default_values_are_left_out():
     assert (
         Hooks([Bar(), Stopper()]).explain()
         == """\
@@ -99,15 +99,15 @@ on_epoch_end       Bar       list order
         (EnableCallbackIf(Bar(), lambda run: True), "when", "always (gated)"),
     ],
 )
-def test_what_is_not_usual_has_a_column(callback, name, value):
+def test_a_value_that_is_not_the_default_has_a_column(callback, name, value):
     assert set(column(Hooks([callback]), name)) == {value}
 
 
-def test_nobody_at_all_is_a_table_without_rows():
+def test_without_callbacks_the_table_has_no_rows():
     assert rows(Hooks()) == []
 
 
-def test_the_method_is_shown_where_it_is_not_named_like_the_point():
+def test_the_method_is_shown_if_its_name_differs_from_the_point():
     class Orca(Callback):
         def before_epoch(self, runner): ...
 
@@ -125,11 +125,11 @@ def test_the_method_is_shown_where_it_is_not_named_like_the_point():
         ([Stopper(), Validator()], ["list order", "moved: reads 'val_loss' from Validator"]),
     ],
 )
-def test_why_is_said_of_those_that_moved(callbacks, why):
+def test_a_moved_callback_shows_why_it_moved(callbacks, why):
     assert column(Hooks(callbacks), "why here") == why
 
 
-def test_moves_by_name_say_whom_they_are_about():
+def test_a_move_by_name_names_the_other_callback():
     class Early(Stopper):
         before = ("Saver",)
 
@@ -144,11 +144,11 @@ def test_moves_by_name_say_whom_they_are_about():
     ]
 
 
-def test_callbacks_in_a_pipeline_are_shown_one_by_one():
+def test_callbacks_in_a_pipeline_are_shown_individually():
     assert column(Hooks([CallbackPipeline([Saver(), Stopper()], name="both")]), "callback") == ["Saver", "Stopper"]
 
 
-def test_points_of_ones_own_are_listed_below_and_the_undeclared_said():
+def test_custom_points_are_listed_below_and_undeclared_points_marked():
     declare("on_lemon_begin")
     hooks = Hooks(
         [
@@ -164,5 +164,5 @@ def test_points_of_ones_own_are_listed_below_and_the_undeclared_said():
     ]
 
 
-def test_who_is_not_on_this_rank_is_not_in_the_table():
+def test_callbacks_of_other_ranks_are_not_in_the_table():
     assert rows(Hooks([Validator()], rank=1)) == []

@@ -1,4 +1,4 @@
-"""Hooks are a list of callbacks made ready: fired, asked, kept in a checkpoint."""
+"""Hooks are a compiled list of callbacks: firing points, state, queries."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def test_a_built_in_point_is_fired_by_name(train):
 
 
 @pytest.mark.parametrize("point", ["on_epoch_begin", "on_never_heard_of"])
-def test_a_point_nobody_listens_to_is_fired_in_vain(train, point):
+def test_firing_a_point_without_handlers_does_nothing(train, point):
     train([Count()], body=lambda run: run.hooks.fire(point, run))
     assert Hooks([Count()]).dispatch(point) is None
     assert Hooks([Count()]).calls(point) == ()
 
 
-def test_firing_the_end_of_an_iteration_by_hand_triggers_nobody(train):
+def test_firing_on_iter_end_by_hand_does_not_trigger(train):
     trigger = Trigger()
     train([trigger.when(Every(steps=1))], batches=[1, 2], body=lambda run: run.fire("on_iter_end"))
     assert trigger.steps == [1, 2]
 
 
-def test_several_points_make_one_function(train):
+def test_several_points_compile_to_one_function(train):
     said = []
     both = LambdaCallback(on_epoch_begin=lambda: said.append("begin"), on_epoch_end=lambda: said.append("end"))
 
@@ -84,7 +84,7 @@ def test_a_dispatch_is_compiled_once():
     assert hooks.dispatch("on_epoch_end") is hooks.dispatch("on_epoch_end")
 
 
-def test_no_callbacks_make_empty_hooks(train):
+def test_hooks_without_callbacks_are_empty(train):
     hooks = Hooks()
     assert hooks.entries == []
     assert hooks.state_dict() == {}
@@ -93,10 +93,10 @@ def test_no_callbacks_make_empty_hooks(train):
     assert train([]).epoch == 1
 
 
-# Points of one's own
+# Custom points
 
 
-def test_a_payload_reaches_those_who_name_it():
+def test_a_payload_reaches_handlers_that_name_it():
     said = []
     first = LambdaCallback(on_hello=lambda who: said.append(who))
     second = LambdaCallback(on_hello=lambda logs: said.append(dict(logs)))
@@ -104,7 +104,7 @@ def test_a_payload_reaches_those_who_name_it():
     assert said == ["world", {"who": "world"}]
 
 
-def test_a_result_is_replaced_for_those_behind_and_for_the_caller():
+def test_a_replaced_result_reaches_later_handlers_and_the_caller():
     said = []
 
     def double(result):
@@ -122,17 +122,17 @@ def test_a_result_is_replaced_for_those_behind_and_for_the_caller():
 
 
 @pytest.mark.parametrize("policy", ["raise", "warn", "disable"])
-def test_a_result_is_replaced_under_every_policy(policy):
+def test_a_result_can_be_replaced_under_every_policy(policy):
     hooks = Hooks([LambdaCallback(on_sum_end=lambda result: Replace(result * 2), on_error=policy)])
     assert hooks.fire_payload("on_sum_end", {"result": 1}) == 2
 
 
-def test_none_is_a_result_like_any_other():
+def test_a_result_can_be_replaced_by_none():
     hooks = Hooks([LambdaCallback(on_sum_end=lambda: Replace(None))])
     assert hooks.fire_payload("on_sum_end", {"result": 1}) is None
 
 
-def test_policies_count_at_points_of_ones_own(caplog):
+def test_policies_apply_at_custom_points(caplog):
     calls = []
 
     def fails():
@@ -147,7 +147,7 @@ def test_policies_count_at_points_of_ones_own(caplog):
 
 
 @pytest.mark.parametrize(("point", "calls"), [("before_epoch", 1), ("on_train_epoch_begin", 1), ("on_val_epoch_begin", 1)])
-def test_a_method_that_stands_for_several_points_is_fired_once(point, calls):
+def test_a_method_for_several_points_is_called_once(point, calls):
     said = []
 
     class Orca(Callback):
@@ -158,7 +158,7 @@ def test_a_method_that_stands_for_several_points_is_fired_once(point, calls):
     assert len(said) == calls
 
 
-def test_two_marks_of_one_point_are_two_handlers(train):
+def test_two_marks_for_the_same_point_are_two_handlers(train):
     said = []
 
     @on("on_hello")
@@ -170,7 +170,7 @@ def test_two_marks_of_one_point_are_two_handlers(train):
     assert said == ["hello", "hello"]
 
 
-def test_a_run_fires_points_with_what_it_knows(train):
+def test_a_run_fires_points_with_its_own_arguments(train):
     said = []
     hello = LambdaCallback(on_hello=lambda run, epoch, logs, who: said.append((run.mode, epoch, dict(logs), who)))
 
@@ -182,7 +182,7 @@ def test_a_run_fires_points_with_what_it_knows(train):
     assert said == [("train", 1, {"loss": 1.0}, "world")]
 
 
-# Errors that wait until all have run
+# Errors that are raised after all handlers have run
 
 
 def test_errors_are_contained_and_all_handlers_run(train):
@@ -209,7 +209,7 @@ def test_errors_are_contained_and_all_handlers_run(train):
     assert len(ran) == 3
 
 
-def test_monitors_and_others_can_be_fired_apart(train):
+def test_monitors_can_be_fired_separately(train):
     ran = []
 
     class Ends(Callback):
@@ -232,7 +232,7 @@ def test_monitors_and_others_can_be_fired_apart(train):
 # State
 
 
-def test_state_is_kept_under_names_and_comes_back():
+def test_state_is_saved_and_loaded_by_name():
     first = [Count(), CallbackPipeline([Count()]), Count(name="mine"), Callback()]
     for number, callback in enumerate([first[0], *first[1].get_pipeline(), first[2]]):
         callback.count = number + 1
@@ -248,7 +248,7 @@ def test_state_is_kept_under_names_and_comes_back():
     assert [one.count for one in second[:3]] == [1, 2, 3]
 
 
-def test_names_carry_the_state_not_positions():
+def test_state_follows_the_name_not_the_position():
     state = Hooks([Count(name="a"), Count(name="b")]).state_dict()
     state["a"]["state"]["count"], state["b"]["state"]["count"] = 1, 2
     moved = [Count(name="b"), Count(name="a")]
@@ -256,7 +256,7 @@ def test_names_carry_the_state_not_positions():
     assert [one.count for one in moved] == [2, 1]
 
 
-def test_a_callback_the_state_does_not_know_keeps_what_it_has():
+def test_a_callback_missing_from_the_state_is_unchanged():
     new = Count(name="new")
     new.count = 7
     Hooks([new]).load_state_dict(Hooks([Count()]).state_dict())
@@ -276,7 +276,7 @@ def test_plain_objects_and_functions_need_no_state():
     hooks.load_state_dict(state)
 
 
-def test_schedules_count_on_from_a_checkpoint():
+def test_schedules_continue_from_a_checkpoint():
     def steps_taken(hooks_state, steps):
         trigger = Trigger().when(Every(iterations=3))
         loop = Loop([trigger])
@@ -294,7 +294,7 @@ def test_schedules_count_on_from_a_checkpoint():
     assert second == [6]
 
 
-def test_schedules_start_from_where_the_clocks_stand():
+def test_schedules_start_from_the_current_clocks():
     clocks = Clocks()
     clocks.step = 7
     hooks = Hooks([Trigger().when(Every(steps=3))])
@@ -302,7 +302,7 @@ def test_schedules_start_from_where_the_clocks_stand():
     assert hooks.state_dict()["Trigger"]["schedules"] == {"on_trigger@on_trigger": 9}
 
 
-def test_two_schedules_of_one_callback_are_kept_apart():
+def test_schedules_of_one_callback_are_saved_separately():
     class Two(Callback):
         @on("on_train_iter_end", when=Every(steps=2))
         @on("on_train_iter_end", when=Every(steps=5))
@@ -315,10 +315,10 @@ def test_two_schedules_of_one_callback_are_kept_apart():
     assert sorted(state["schedules"].values()) == [2, 3, 5]
 
 
-# Asking
+# Queries
 
 
-def test_hooks_do_not_need_a_run_to_be_asked():
+def test_hooks_can_be_queried_without_a_run():
     hooks = Hooks([Count(), MainCallback()])
     assert [call.entry.name for call in hooks.calls("on_epoch_end")] == ["Count"]
     assert "Count" in hooks.explain()
@@ -336,7 +336,7 @@ def test_set_up_reaches_each_callback_once():
     assert calls == [("a", "model", "dir"), ("b", "model", "dir"), ("c", "model", "dir")]
 
 
-def test_after_an_inner_run_a_callback_reads_the_outer_run_again(train):
+def test_after_a_nested_run_a_callback_reads_the_outer_run_again(train):
     seen = []
 
     class Names(Callback):
@@ -351,7 +351,7 @@ def test_after_an_inner_run_a_callback_reads_the_outer_run_again(train):
         _ = names.trainer
 
 
-def test_runs_that_end_in_the_order_in_which_they_began_leave_no_run_in_a_callback():
+def test_overlapping_runs_leave_no_run_in_a_callback():
     shared = Callback(name="shared")
     first, second = Loop([shared]), Loop([shared])
     first.__enter__()
@@ -363,14 +363,14 @@ def test_runs_that_end_in_the_order_in_which_they_began_leave_no_run_in_a_callba
         _ = shared.trainer
 
 
-def test_compiling_leaves_callbacks_alone():
+def test_compiling_does_not_change_a_callback():
     count = Count()
     before = dict(vars(count))
     Hooks([count])
     assert vars(count) == before
 
 
-def test_mistakes_show_before_anything_runs():
+def test_mistakes_raise_before_anything_runs():
     ran = []
     with pytest.raises(errors.CompileError):
         Loop([LambdaCallback(on_setup=lambda: ran.append(1)), LambdaCallback(on_epoch_ends=lambda: None)])

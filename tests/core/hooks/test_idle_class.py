@@ -1,4 +1,4 @@
-"""A class that a run would never call is refused, with what to rename."""
+"""A callback that a run would never call raises, with the methods to rename."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def refused(callback):
     return str(caught.value)
 
 
-def test_a_class_without_methods_is_refused():
+def test_a_class_without_methods_raises():
     class Nothing(Callback): ...
 
     assert refused(Nothing()) == (
@@ -24,7 +24,7 @@ def test_a_class_without_methods_is_refused():
     )  # fmt: skip
 
 
-def test_methods_of_peers_are_told_our_names():
+def test_methods_of_other_libraries_raise_with_the_names_to_use():
     class Foreign(Callback):
         def __init__(self):
             self.count = 0
@@ -58,12 +58,12 @@ def test_methods_of_peers_are_told_our_names():
         ("__call__", "on_trigger"),
     ],
 )
-def test_each_name_has_a_point(method, ours):
+def test_each_foreign_method_name_maps_to_a_point(method, ours):
     foreign = type("Foreign", (Callback,), {method: lambda self, state: None})
     assert refused(foreign()).endswith(f"\n  rename    {method}(self, state) -> {ours}(self, run)")
 
 
-def test_the_base_class_is_looked_at_too():
+def test_methods_of_the_base_class_are_reported():
     class Base(Callback):
         def step_end(self, ctx): ...
 
@@ -89,13 +89,13 @@ class Mixin:
         ((Watcher,), {}),
     ],
 )
-def test_what_a_run_calls_or_reads_is_accepted(bases_and_members):
+def test_a_class_with_anything_a_run_calls_or_reads_is_accepted(bases_and_members):
     accepted = type("Accepted", *bases_and_members)
     derived = type("Derived", (accepted,), {})
     assert [entry.name for entry in Hooks([accepted(), derived()]).entries] == ["Accepted", "Derived"]
 
 
-def test_a_value_named_run_calls_nothing():
+def test_an_attribute_named_run_does_not_count_as_a_method():
     class Tracked(Callback):
         def __init__(self):
             self.run = "a value"
@@ -103,7 +103,7 @@ def test_a_value_named_run_calls_nothing():
     assert "a run calls none of its methods" in refused(Tracked())
 
 
-def test_the_base_class_itself_and_no_functions_are_accepted():
+def test_a_bare_callback_and_an_empty_lambda_callback_are_accepted():
     assert len(Hooks([Callback(), LambdaCallback()]).entries) == 2
 
 
@@ -118,11 +118,11 @@ def test_chief_only_is_honoured(chief_only, ranks):
     assert len(Hooks([own()], rank=1, local_rank=1).entries) == (not chief_only)
 
 
-def test_ranks_says_more_than_chief_only():
+def test_ranks_takes_precedence_over_chief_only():
     own = type("Own", (Callback,), {"chief_only": True, "on_epoch_end": lambda self: None})
     assert Hooks([own(ranks="all")]).entries[0].ranks == "all"
 
 
-def test_a_monitor_may_be_on_all_ranks_in_tensorpacks_words():
+def test_a_monitor_with_chief_only_false_runs_on_all_ranks():
     monitor = type("Own", (Callback,), {"chief_only": False, "on_records": lambda self, records: None})
     assert Hooks([monitor()]).entries[0].ranks == "all"

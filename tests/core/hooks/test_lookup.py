@@ -53,7 +53,7 @@ def test_the_run_finds_callbacks_by_class_and_name():
     assert (found["name"], found["wrapper"], found["function"]) == (second, proxy, say)
 
 
-def test_a_callback_that_is_not_there_names_those_that_are():
+def test_a_missing_or_ambiguous_callback_raises_with_the_known_names():
     run = train([Inner(), Inner()])
     with pytest.raises(errors.UnknownCallback, match=r"the run has no callback Loud.\n  known     'Inner', 'Inner#2'"):
         run.callback(Loud)

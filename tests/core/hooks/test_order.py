@@ -1,4 +1,4 @@
-"""The order is the list's, refined by what callbacks declare, per point and stably."""
+"""Callbacks run in list order, changed only by what they declare, per point and stably."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookpoint.callbacks import HumanHyperParamSetter
 
 
 class Step(Callback):
-    """A callback with declarations, known by its name."""
+    """A named callback with declarations."""
 
     def __init__(self, name, **declared):
         super().__init__(name=name)
@@ -23,7 +23,7 @@ class Step(Callback):
 
 
 class Log(Step):
-    """The same as a monitor."""
+    """A step that is a monitor."""
 
     def on_records(self, records): ...
 
@@ -47,7 +47,7 @@ def plain(names):
 
 
 @pytest.mark.parametrize("names", ["abc", "cba", "bca"])
-def test_list_order_is_the_rule(names):
+def test_callbacks_run_in_list_order(names):
     assert order(*plain(names)) == " ".join(names)
 
 
@@ -55,11 +55,11 @@ def test_the_main_callback_comes_first_and_monitors_last():
     assert order(Log("log"), Step("a"), Main("main"), Log("log2"), Step("b")) == "main a b log log2"
 
 
-def test_a_pipeline_stands_where_it_stands():
+def test_pipelines_keep_their_place_in_the_list():
     assert order(Step("a"), pipeline("p", Step("b"), pipeline("q", Step("c")), Step("d")), Step("e")) == "a b c d e"
 
 
-def test_a_pipeline_of_monitors_is_a_monitor():
+def test_a_pipeline_of_monitors_comes_last():
     assert order(pipeline("p", Log("x"), Log("y")), Step("a")) == "a x y"
 
 
@@ -70,31 +70,31 @@ def test_a_monitor_does_not_leave_its_pipeline():
 # after and before
 
 
-def test_after_moves_down_to_just_behind():
+def test_after_moves_a_callback_right_behind_the_other():
     assert order(Step("a", after=("c",)), *plain("bcd")) == "b c a d"
 
 
-def test_after_the_last_of_several():
+def test_after_several_names_follows_the_last_of_them():
     assert order(Step("a", after=("b", "d")), *plain("bcde")) == "b c d a e"
 
 
-def test_before_moves_up_to_just_ahead():
+def test_before_moves_a_callback_right_ahead_of_the_other():
     assert order(*plain("abc"), Step("d", before=("b",))) == "a d b c"
 
 
-def test_before_the_first_of_several():
+def test_before_several_names_precedes_the_first_of_them():
     assert order(*plain("abcd"), Step("e", before=("d", "b"))) == "a e b c d"
 
 
-def test_what_is_in_order_already_stays():
+def test_callbacks_already_in_order_stay():
     assert order(Step("a", before=("c",)), Step("b"), Step("c", after=("a",)), Step("d", after=("b",))) == "a b c d"
 
 
-def test_one_name_needs_no_tuple():
+def test_a_single_name_needs_no_tuple():
     assert order(Step("a", after="bc"), Step("bc"), Step("b")) == "bc a b"
 
 
-def test_unknown_names_are_nobodys():
+def test_unknown_names_move_nothing():
     assert order(Step("a", after=("nobody",)), Step("b")) == "a b"
 
 
@@ -106,19 +106,19 @@ def test_a_class_or_a_base_class_names_all_its_instances():
     assert order(Step("a", after=("Saver",)), Saver("s"), Step("b"), Best("t"), Step("c")) == "s b t a c"
 
 
-def test_waiting_for_oneself_is_no_cycle():
+def test_a_callback_after_its_own_class_is_not_a_cycle():
     assert order(Step("a", after=("Step",)), Step("b")) == "b a"
 
 
-def test_chains_are_followed():
+def test_chains_of_declarations_are_followed():
     assert order(Step("a", after=("b",)), Step("b", after=("c",)), Step("c"), Step("d")) == "c b a d"
 
 
-def test_several_that_wait_for_one_keep_their_order():
+def test_callbacks_after_the_same_callback_keep_their_order():
     assert order(Step("a", after=("d",)), Step("b", after=("d",)), *plain("cde")) == "c d a b e"
 
 
-def test_a_declared_wish_counts_more_than_the_kind():
+def test_declarations_take_precedence_over_main_and_monitors():
     assert order(Log("log"), Step("a", after=("log",)), Step("b")) == "b log a"
     assert order(Step("a", before=("main",)), Main("main"), Step("b")) == "a main b"
 
@@ -126,11 +126,11 @@ def test_a_declared_wish_counts_more_than_the_kind():
 # reads and writes
 
 
-def test_a_reader_goes_just_behind_its_writer():
+def test_a_reader_moves_right_behind_its_writer():
     assert order(Step("r", reads=("loss",)), Step("a"), Step("w", writes=("loss",)), Step("b")) == "a w r b"
 
 
-def test_a_reader_goes_behind_its_last_writer():
+def test_a_reader_moves_behind_its_last_writer():
     writers = [Step("v", writes=("x",)), Step("a"), Step("w", writes=("y", "x")), Step("b")]
     assert order(Step("r", reads=("x",)), *writers) == "v a w r b"
 
@@ -139,15 +139,15 @@ def test_a_reader_behind_its_writer_stays():
     assert order(Step("w", writes=("x",)), Step("a"), Step("r", reads=("x",))) == "w a r"
 
 
-def test_a_metric_that_nobody_writes_moves_nobody():
+def test_reading_a_metric_without_a_writer_moves_nothing():
     assert order(Step("r", reads=("acc",)), Step("w", writes=("loss",))) == "r w"
 
 
-def test_reading_what_one_writes_is_no_cycle():
+def test_reading_and_writing_the_same_metric_is_not_a_cycle():
     assert order(Step("a", reads=("x",), writes=("x",)), Step("b")) == "a b"
 
 
-def test_order_is_made_per_point():
+def test_the_order_is_determined_per_point():
     class Reader(Callback):
         name = "r"
         reads = ("x",)
@@ -172,7 +172,7 @@ def test_order_is_made_per_point():
     assert order(*callbacks) == "o w r"
 
 
-def test_the_order_is_the_one_in_which_they_run(train):
+def test_callbacks_run_in_the_compiled_order(train):
     ran = []
 
     class Says(Step):
@@ -183,7 +183,7 @@ def test_the_order_is_the_one_in_which_they_run(train):
     assert ran == ["a", "w", "r"]
 
 
-def test_points_of_ones_own_are_ordered_too():
+def test_declarations_apply_at_custom_points():
     ran = []
 
     class Says(Step):
@@ -194,7 +194,7 @@ def test_points_of_ones_own_are_ordered_too():
     assert ran == ["b", "a"]
 
 
-def test_every_order_of_a_list_keeps_its_declarations_and_else_the_list():
+def test_every_permutation_satisfies_the_declarations():
     def made():
         return {"r": Step("r", reads=("x",)), "w": Step("w", writes=("x",)), "f": Step("f", before=("w",)), "a": Step("a")}
 
@@ -209,23 +209,23 @@ def test_every_order_of_a_list_keeps_its_declarations_and_else_the_list():
 # Pipelines
 
 
-def test_inside_a_pipeline_callbacks_move():
+def test_callbacks_move_inside_a_pipeline():
     assert order(Step("a"), pipeline("p", Step("r", reads=("x",)), Step("w", writes=("x",))), Step("b")) == "a w r b"
 
 
-def test_a_callback_waits_for_one_inside_a_pipeline_behind_the_whole_of_it():
+def test_a_callback_after_a_pipeline_member_follows_the_whole_pipeline():
     assert order(Step("a", after=("b",)), pipeline("p", Step("b"), Step("c")), Step("d")) == "b c a d"
 
 
-def test_a_callback_goes_ahead_of_the_whole_pipeline():
+def test_a_callback_before_a_pipeline_member_precedes_the_whole_pipeline():
     assert order(pipeline("p", Step("a"), Step("b")), Step("c", before=("b",))) == "c a b"
 
 
-def test_others_make_room_for_a_pipeline_that_has_to_come_before():
+def test_callbacks_move_behind_a_pipeline_that_must_precede_them():
     assert order(Step("a"), Step("b"), pipeline("p", Step("c", before=("a",)))) == "b c a"
 
 
-def test_nobody_is_moved_out_of_a_pipeline():
+def test_a_callback_that_would_leave_its_pipeline_raises():
     with pytest.raises(errors.OrderError) as caught:
         order(pipeline("p", Step("r", reads=("x",)), Step("a")), Step("w", writes=("x",)))
     assert str(caught.value) == (
@@ -234,12 +234,12 @@ def test_nobody_is_moved_out_of_a_pipeline():
     )  # fmt: skip
 
 
-def test_a_pipeline_without_a_name_goes_by_its_class():
+def test_the_error_names_an_unnamed_pipeline_by_its_class():
     with pytest.raises(errors.OrderError, match="a comes after b, but cannot leave CallbackPipeline"):
         order(CallbackPipeline([Step("a", after=("b",))]), Step("b"))
 
 
-def test_the_one_who_waits_in_vain_is_named():
+def test_the_error_names_the_callback_that_cannot_be_ordered():
     with pytest.raises(errors.OrderError) as caught:
         order(Step("y"), pipeline("p", Step("a", after=("z",)), Step("b", after=("y",))), Step("z"))
     assert str(caught.value) == (
@@ -252,7 +252,7 @@ def test_the_one_who_waits_in_vain_is_named():
     "wants_to_be_first",
     [[pipeline("q", Step("b", before=("a",)))], [Step("z"), Step("b", before=("a",), after=("z",))]],
 )
-def test_a_pipeline_does_not_make_room(wants_to_be_first):
+def test_a_pipeline_that_would_have_to_move_itself_raises(wants_to_be_first):
     with pytest.raises(errors.OrderError) as caught:
         order(pipeline("p", Step("a")), *wants_to_be_first)
     stands_in = "q" if len(wants_to_be_first) == 1 else "b"
@@ -276,7 +276,7 @@ def test_a_pipelines_name_does_not_match_its_own_callbacks():
 
 
 @pytest.mark.parametrize("option", ["after", "before", "reads", "writes", "collective"])
-def test_an_option_for_single_callbacks_is_refused_on_a_pipeline(option):
+def test_an_option_for_single_callbacks_raises_on_a_pipeline(option):
     kind = type("Group", (CallbackPipeline,), {option: ("b",)})
     with pytest.raises(errors.CompileError) as caught:
         order(kind([Step("a")]), Step("b"))
@@ -286,7 +286,7 @@ def test_an_option_for_single_callbacks_is_refused_on_a_pipeline(option):
     )  # fmt: skip
 
 
-def test_an_inner_pipeline_is_not_left_either():
+def test_a_callback_that_would_leave_an_inner_pipeline_raises():
     with pytest.raises(errors.OrderError, match="a comes after b, but cannot leave q"):
         order(pipeline("p", pipeline("q", Step("a", after=("b",))), Step("b")))
 
@@ -305,7 +305,7 @@ def test_an_inner_pipeline_is_not_left_either():
         ([pipeline("p", Step("a", after=("b",))), Step("b", after=("a",))], "p -> b -> p"),
     ],
 )
-def test_a_cycle_is_refused_and_shown(callbacks, named):
+def test_a_cycle_raises_with_its_names(callbacks, named):
     with pytest.raises(errors.OrderError) as caught:
         Hooks(callbacks)
     assert str(caught.value) == (
@@ -314,7 +314,7 @@ def test_a_cycle_is_refused_and_shown(callbacks, named):
     )  # fmt: skip
 
 
-def test_a_cycle_at_one_point_is_named_with_that_point():
+def test_the_error_of_a_cycle_names_its_point():
     class Early(Step):
         def on_epoch_begin(self): ...
 
@@ -322,7 +322,7 @@ def test_a_cycle_at_one_point_is_named_with_that_point():
         Hooks([Early("a", after=("b",)), Early("b", after=("a",))])
 
 
-# What is said
+# Log messages
 
 
 def test_a_misspelled_name_causes_one_warning(caplog):
@@ -340,7 +340,7 @@ def moved(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "hookpoint"]
 
 
-def test_a_move_is_said_once_however_many_points_it_is_at(caplog):
+def test_a_move_at_several_points_is_logged_once(caplog):
     class Both(Step):
         def on_epoch_begin(self): ...
         def on_hello(self): ...
@@ -361,13 +361,13 @@ def test_a_move_is_said_once_however_many_points_it_is_at(caplog):
         ([Step("a"), pipeline("p", Step("b", before=("a",)))], "a was moved: it comes after b, which comes before a"),
     ],
 )
-def test_a_move_is_said_with_its_reason(caplog, callbacks, line):
+def test_a_move_is_logged_with_its_reason(caplog, callbacks, line):
     caplog.set_level(logging.INFO, logger="hookpoint")
     Hooks(callbacks)
     assert moved(caplog) == [line]
 
 
-def test_where_nothing_moves_nothing_is_said(caplog):
+def test_nothing_is_logged_if_nothing_moves(caplog):
     caplog.set_level(logging.INFO, logger="hookpoint")
     Hooks([Log("log"), Main("main"), Step("w", writes=("x",)), Step("r", reads=("x",))])
     assert moved(caplog) == []

@@ -1,4 +1,4 @@
-"""A value that a handler returns is reported once, and looking for it adds no opcode to a step."""
+"""A value that a handler returns is reported once, and the check adds no opcode to a step."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def named(point, value):
         ("_trigger_step", 1.5, "Mine._trigger_step returned 1.5"),
     ],
 )
-def test_a_value_is_reported_once_with_the_request_to_make(point, value, text):
+def test_a_returned_value_is_reported_once_with_the_request_to_use(point, value, text):
     with pytest.warns(HookpointWarning) as caught:
         train([named(point, value)])
     assert [text in str(warning.message) for warning in caught] == [True]
 
 
 @pytest.mark.parametrize("iteration", [1, 3, 6])
-def test_a_value_of_one_iteration_only_is_reported_too(iteration):
+def test_a_value_returned_in_a_single_iteration_is_reported(iteration):
     class Mine(Callback):
         def on_train_iter_end(self, run):
             if run.iteration == iteration:
@@ -58,7 +58,7 @@ def test_a_value_of_one_iteration_only_is_reported_too(iteration):
     assert [str(warning.message) for warning in caught] == [text]
 
 
-def test_a_function_without_a_module_is_a_handler_too():
+def test_a_value_returned_by_a_function_without_a_module_is_reported():
     names = {}
     exec("def on_epoch_end(run):\n    return 1", names)
     names["on_epoch_end"].__module__ = None
@@ -66,7 +66,7 @@ def test_a_function_without_a_module_is_a_handler_too():
         train([LambdaCallback(on_epoch_end=names["on_epoch_end"])])
 
 
-def test_a_forward_that_returns_the_loss_is_told_to_set_it():
+def test_a_forward_that_returns_the_loss_warns_to_set_it():
     class Main(MainCallback):
         def on_iter_forward(self, run):
             return 1.0
@@ -95,7 +95,7 @@ def test_none_replace_and_the_value_of_a_lambda_are_not_reported():
         train([LambdaCallback(on_epoch_end=lambda: 3, on_iter_end=lambda: 4), Quiet(), annotated])
 
 
-def test_a_guard_reports_what_is_not_replace():
+def test_a_guard_reports_a_value_returned_without_replace():
     @guard("on_double")
     def double(number, *, callbacks=None):
         return 2 * number
@@ -106,7 +106,7 @@ def test_a_guard_reports_what_is_not_replace():
 
 
 @pytest.mark.parametrize("point", ["on_iter_begin", "on_train_iter_end", "on_backward_end", "on_batch_fetch_begin"])
-def test_the_test_for_a_value_adds_no_opcode_to_a_step(point):
+def test_the_check_for_a_value_adds_no_opcode_to_a_step(point):
     def never_checked(self) -> None: ...
 
     counts = [

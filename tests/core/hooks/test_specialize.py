@@ -1,4 +1,4 @@
-"""Specializing: the same function, without what is settled."""
+"""A specialized function does the same, without branches on settled values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookpoint.core.hooks.specialize import settled_values, specialize
 
 
 class Counter:
-    """What the functions below work on."""
+    """The object that the functions below work on."""
 
     def __init__(self, **given):
         self.total, self.listener, self.limit, self.quiet = 0, None, 1, False
@@ -60,7 +60,7 @@ def plan_for(function, counter, *paths):
     return plan, plan.bound(settled)
 
 
-def test_a_branch_that_is_settled_is_left_out_and_a_method_is_inlined():
+def test_settled_branches_are_removed_and_methods_inlined():
     plan, made = plan_for(work, Counter(limit=5, quiet=True), "counter.listener", "counter.limit", "counter.quiet")
     assert plan.source() == inspect.cleandoc("""
         def work(counter, amounts):
@@ -76,7 +76,7 @@ def test_a_branch_that_is_settled_is_left_out_and_a_method_is_inlined():
     assert made(Counter(limit=5), [1, 2]) == work(Counter(limit=5), [1, 2]) == [1, 3]
 
 
-def test_an_object_is_read_once_and_keeps_its_place():
+def test_a_settled_object_is_read_once():
     heard: list = []
     counter = Counter(listener=heard.append, limit=5)
     plan, made = plan_for(work, counter, "counter.listener")
@@ -87,7 +87,7 @@ def test_an_object_is_read_once_and_keeps_its_place():
     assert inspect.signature(work).parameters.keys() <= inspect.signature(made).parameters.keys()
 
 
-def test_plans_are_shared_by_objects_but_not_by_constants_that_are_equal():
+def test_plans_are_shared_between_objects_but_not_between_equal_constants():
     plans = [
         plan_for(work, Counter(listener=print, limit=limit), "counter.listener", "counter.limit")[0] for limit in (1, 1, True)
     ]
@@ -98,7 +98,7 @@ def test_plans_are_shared_by_objects_but_not_by_constants_that_are_equal():
 
 
 @pytest.mark.parametrize(("quiet", "expected"), [(True, -3), (False, 0)])
-def test_a_method_that_may_return_is_called(quiet, expected):
+def test_a_method_is_inlined_only_if_it_cannot_return_early(quiet, expected):
     plan, made = plan_for(stopping, Counter(quiet=quiet), "counter.quiet")
     assert ("counter.stop(amount)" in plan.source()) is not quiet, "with quiet=True, the return is left out"
     assert made(Counter(quiet=quiet), 3) == expected
@@ -112,7 +112,7 @@ def test_a_traceback_shows_the_lines_of_the_plain_function():
     assert (innermost.filename, innermost.name, innermost.line) == (__file__, "work", "raise ValueError(amount)")
 
 
-def test_a_function_without_source_runs_as_it_is():
+def test_a_function_without_source_runs_unchanged():
     names: dict = {}
     exec("def work(counter):\n    return counter.limit + 1", names)
     plan = specialize(names["work"], {"counter.limit": 3}, {})
@@ -120,7 +120,7 @@ def test_a_function_without_source_runs_as_it_is():
     assert plan.source() == "# no source: work runs as written"
 
 
-def test_a_name_that_the_function_uses_itself_is_not_taken():
+def test_a_settled_name_does_not_shadow_a_local_variable():
     def named(counter):
         total = counter.other.total
         total = counter.total(total)

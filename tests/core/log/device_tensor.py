@@ -4,7 +4,7 @@ import threading
 
 
 class Tensor:
-    """A value on a device: reading it as a float takes a wait, so it matters on which thread that happens."""
+    """A value on a device: reading it as a float waits, so it records the threads that read it."""
 
     read_on: set[str]
 

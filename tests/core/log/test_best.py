@@ -28,7 +28,7 @@ def taken(best, values):
         ("min", [math.nan, math.inf, math.nan, 1.0], [math.inf, 1.0]),
     ],
 )
-def test_better_is_strictly_better(mode, values, bests):
+def test_only_a_strictly_better_value_is_taken(mode, values, bests):
     assert taken(Best(mode), values) == bests
 
 
@@ -39,19 +39,19 @@ def test_value_and_step_are_those_of_the_best():
     assert (best.value, best.step) == (3.0, 2)
 
 
-def test_a_distance_has_to_be_exceeded():
+def test_an_improvement_must_exceed_min_delta():
     assert taken(Best("min", min_delta=0.5), [2.0, 1.6, 1.5, 1.25, 0.875]) == [2.0, 1.25]
     assert taken(Best("max", min_delta=0.5), [1.0, 1.5, 1.625]) == [1.0, 1.625]
     assert taken(Best("min", min_delta=0.5), [math.inf, math.inf, 1e300]) == [math.inf, 1e300]
 
 
-def test_the_first_has_to_beat_the_threshold():
+def test_the_first_value_must_beat_the_threshold():
     assert taken(Best("min", threshold=1.0), [2.0, 1.0, 0.5, 0.75]) == [0.5]
     assert taken(Best("max", threshold=0.0), [-1.0, 0.0, 0.5]) == [0.5]
     assert taken(Best("min", threshold=math.inf), [math.inf, math.nan, 2.0]) == [2.0]
 
 
-def test_asking_changes_nothing():
+def test_is_beaten_by_does_not_change_the_best():
     best = Best("min")
     assert best.is_beaten_by(1.0)
     assert best.is_beaten_by(1.0)
@@ -59,7 +59,7 @@ def test_asking_changes_nothing():
     assert best.value is None
 
 
-def test_its_state_goes_through_json_and_a_reset_forgets():
+def test_the_state_survives_json_and_is_cleared_by_reset():
     first, second = Best("max"), Best("max")
     taken(first, [0.1, 0.30000000000000004])
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
@@ -87,7 +87,7 @@ def test_its_state_goes_through_json_and_a_reset_forgets():
         ),
     ],
 )
-def test_what_means_nothing_is_refused(make, message):
+def test_invalid_arguments_raise(make, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make()
 
@@ -106,9 +106,9 @@ def test_what_means_nothing_is_refused(make, message):
         ("macro_f1", "max"),
     ],
 )
-def test_auto_goes_by_the_name(metric, mode):
+def test_auto_infers_the_mode_from_the_name(metric, mode):
     assert mode_of(metric, "auto") == mode
 
 
-def test_a_mode_that_is_given_counts_whatever_the_name():
+def test_an_explicit_mode_takes_precedence_over_the_name():
     assert mode_of("loss", "max") == "max"

@@ -62,7 +62,7 @@ def test_numbers_and_tensors_of_one_element_are_logged(value, kept):
         ),
     ],
 )
-def test_what_is_no_scalar_is_refused_where_it_is_logged(value, message):
+def test_a_value_that_is_not_a_scalar_raises_when_logged(value, message):
     with Loop() as run, pytest.raises(BadValue) as caught:
         run.log(x=value)
     assert str(caught.value) == message
@@ -70,7 +70,7 @@ def test_what_is_no_scalar_is_refused_where_it_is_logged(value, message):
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_a_complex_tensor_is_refused_where_it_is_logged(device):
+def test_a_complex_tensor_raises_when_logged(device):
     torch = pytest.importorskip("torch")
     with Loop() as run, pytest.raises(BadValue) as caught:
         run.log(phase=torch.ones((), dtype=torch.complex64, device=device))
@@ -79,7 +79,7 @@ def test_a_complex_tensor_is_refused_where_it_is_logged(device):
 
 @pytest.mark.parametrize("shape", [(), (1, 1)])
 @pytest.mark.parametrize("in_pass", [False, True])
-def test_a_meta_tensor_is_refused_where_it_is_logged(shape, in_pass):
+def test_a_meta_tensor_raises_when_logged(shape, in_pass):
     torch = pytest.importorskip("torch")
     with Loop() as run:
         for _ in run.batches("a") if in_pass else "a":
@@ -89,7 +89,7 @@ def test_a_meta_tensor_is_refused_where_it_is_logged(shape, in_pass):
     assert str(caught.value) == f"'norm' is on the meta device and has no value.{cure}"
 
 
-def test_complex_arrays_and_tensors_of_one_element_are_refused():
+def test_complex_arrays_and_tensors_of_one_element_raise():
     torch, numpy = pytest.importorskip("torch"), pytest.importorskip("numpy")
     for value in (torch.ones(1, 1, dtype=torch.complex128), numpy.complex64(1), numpy.ones(1, dtype=complex)):
         with Loop() as run, pytest.raises(BadValue) as caught:
@@ -108,7 +108,7 @@ def test_an_array_of_one_element_is_logged(value, in_pass):
     assert run.metrics["x"] == 0.5
 
 
-def test_an_array_of_one_word_is_refused():
+def test_an_array_of_one_string_raises():
     with Loop() as run, pytest.raises(BadValue, match="expected a number"):
         run.log(x=np.array(["a"]))
 
@@ -117,7 +117,7 @@ def test_an_array_of_one_word_is_refused():
 
 
 @pytest.mark.parametrize("monitors", [0, 1, 2])
-def test_tensors_become_floats_off_the_training_thread_only(monitors, new_monitor):
+def test_tensors_are_read_only_off_the_training_thread(monitors, new_monitor):
     read_on = set()
     watching = [new_monitor() for _ in range(monitors)]
     with Loop(watching, log_every=2) as run:
@@ -137,7 +137,7 @@ def test_tensors_become_floats_off_the_training_thread_only(monitors, new_monito
         assert [step for step, values in monitor.scalars("epoch") if values == {"loss": 74.5, "plain": 74.5}] == [150, 300]
 
 
-def test_a_device_that_does_not_answer_holds_up_no_log_step(monitor):
+def test_an_unresponsive_device_does_not_delay_log_steps(monitor):
     asked, answer, answers_in_time = threading.Event(), threading.Event(), []
 
     def wait():
@@ -154,7 +154,7 @@ def test_a_device_that_does_not_answer_holds_up_no_log_step(monitor):
     assert all(answers_in_time)
 
 
-def test_reading_a_metric_reads_it_once():
+def test_a_metric_is_read_from_the_device_only_once():
     reads = []
     with Loop() as run:
         run.log("x", Tensor(1, wait=lambda: reads.append("read")))

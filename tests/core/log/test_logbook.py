@@ -24,7 +24,7 @@ def test_values_are_logged_in_any_of_three_forms(log, monitor):
     assert monitor.scalars() == [(0, {"loss": 2.0, "acc": 0.5})]
 
 
-def test_a_name_of_a_metric_may_be_any_string():
+def test_a_metric_name_can_be_any_string():
     with Loop() as run:
         run.log({"val/top-1 error": 0.25})
         run.log("name", 1)
@@ -44,7 +44,7 @@ def test_the_value_of_an_epoch_is_the_mean_over_its_samples(monitor):
     assert monitor.scalars() == [(2, {"loss": 2.5}), (4, {"loss": 5.0})]
 
 
-def test_during_a_pass_the_latest_value_is_the_one_of_this_iteration():
+def test_during_a_pass_a_metric_is_the_value_of_this_iteration():
     seen = []
     with Loop() as run:
         for batch in run.batches([1, 2, 3]):
@@ -62,7 +62,7 @@ def test_training_metrics_are_final_at_the_end_of_the_training_pass():
     assert seen == [{"loss": 3.0}]
 
 
-def test_a_value_logged_in_some_iterations_is_the_mean_of_those():
+def test_a_value_is_averaged_only_over_iterations_that_log_it():
     with Loop() as run:
         for batch in run.batches([1, 2, 3, 4]):
             if batch % 2 == 0:
@@ -70,7 +70,7 @@ def test_a_value_logged_in_some_iterations_is_the_mean_of_those():
     assert run.metrics["even"] == 3.0
 
 
-def test_the_mean_of_a_long_pass_is_right_however_it_is_folded():
+def test_the_mean_of_a_long_pass_is_exact():
     numbers = list(range(1000))
     with Loop(log_every=7) as run:
         for _ in run.epochs(1):
@@ -81,7 +81,7 @@ def test_the_mean_of_a_long_pass_is_right_however_it_is_folded():
     assert run.metrics["x"] == run.metrics["val_x"] == 499.5
 
 
-def test_a_value_logged_in_a_pass_between_its_iterations_weighs_as_one_sample():
+def test_a_value_logged_between_iterations_weighs_as_one_sample():
     with Loop([LambdaCallback(on_train_epoch_begin=lambda run: run.log(x=10))]) as run:
         for _ in run.batches([["a", "b", "c"]]):
             run.log(x=2)
@@ -104,7 +104,7 @@ def test_a_value_logged_in_a_pass_between_its_iterations_weighs_as_one_sample():
         ("pred", "loss", "pred_loss"),
     ],
 )
-def test_plain_names_get_the_mode_in_front_outside_of_training(mode, name, kept_as):
+def test_plain_names_get_the_mode_as_prefix_outside_training(mode, name, kept_as):
     with Loop() as run:
         for _ in run.batches("ab", mode=mode):
             run.log({name: 1})
@@ -119,7 +119,7 @@ def test_put_scalar_keeps_the_name_as_given(put):
     assert dict(run.metrics) == {"loss": 3.0}
 
 
-def test_what_is_logged_when_validation_ends_is_its_result_under_its_names():
+def test_values_logged_at_on_val_epoch_end_get_the_val_prefix():
     class Score(Callback):
         def on_val_epoch_end(self, run, logs):
             run.log("score", 10 * logs["val_loss"])
@@ -135,7 +135,7 @@ def test_what_is_logged_when_validation_ends_is_its_result_under_its_names():
     assert "score" not in run.metrics
 
 
-def test_validation_inside_an_iteration_leaves_the_training_means_alone(monitor):
+def test_validation_inside_an_iteration_does_not_change_training_means(monitor):
     with Loop([monitor], log_every=0) as run:
         for batch in run.batches([1, 3]):
             run.log(loss=batch)
@@ -149,7 +149,7 @@ def test_validation_inside_an_iteration_leaves_the_training_means_alone(monitor)
     ]
 
 
-def test_after_validation_plain_names_are_plain_again():
+def test_after_validation_plain_names_get_no_prefix():
     with Loop() as run:
         for _ in run.epochs(1):
             for _ in run.batches("x", mode="val"):
@@ -161,7 +161,7 @@ def test_after_validation_plain_names_are_plain_again():
 # Log steps
 
 
-def test_a_log_step_sends_the_mean_since_the_last_one(monitor):
+def test_a_log_step_sends_the_mean_since_the_previous_log_step(monitor):
     with Loop([monitor], log_every=2) as run:
         for batch in run.batches([1, 3, 5, 7, 9]):
             run.log(loss=batch)
@@ -169,7 +169,7 @@ def test_a_log_step_sends_the_mean_since_the_last_one(monitor):
     assert monitor.scalars("epoch") == [(5, {"loss": 5.0})]
 
 
-def test_log_steps_are_multiples_across_epochs(monitor):
+def test_log_steps_are_multiples_of_log_every_across_epochs(monitor):
     with Loop([monitor], log_every=4) as run:
         for _ in run.epochs(3):
             for batch in run.batches([1, 2, 3]):
@@ -177,7 +177,7 @@ def test_log_steps_are_multiples_across_epochs(monitor):
     assert [step for step, _ in monitor.scalars("step")] == [4, 8]
 
 
-def test_what_is_logged_before_a_pass_is_sent_by_itself_with_the_clocks_of_then(monitor):
+def test_a_value_logged_before_a_pass_is_sent_separately(monitor):
     with Loop([monitor], log_every=1) as run:
         for _ in run.batches("a"):
             pass
@@ -188,7 +188,7 @@ def test_what_is_logged_before_a_pass_is_sent_by_itself_with_the_clocks_of_then(
     assert monitor.scalars("step") == [(2, {"loss": 2.0}), (3, {"loss": 2.0})]
 
 
-def test_records_tell_the_mode_of_the_pass_they_are_means_of(monitor):
+def test_records_of_means_have_the_mode_of_their_pass(monitor):
     with Loop([monitor], log_every=1) as run:
         run.log(x=1)
         for mode in ("train", "val", "pred"):
@@ -198,7 +198,7 @@ def test_records_tell_the_mode_of_the_pass_they_are_means_of(monitor):
     assert modes == [("value", None), ("step", "train"), ("epoch", "train"), ("epoch", "val"), ("epoch", "pred")]
 
 
-def test_without_log_steps_only_epochs_are_sent(monitor):
+def test_without_log_steps_only_epoch_means_are_sent(monitor):
     with Loop([monitor], log_every=0) as run:
         for batch in run.batches(range(200)):
             run.log(loss=batch)
@@ -214,7 +214,7 @@ def test_validation_sends_its_means_once_and_no_log_steps(monitor):
     ]
 
 
-def test_what_a_callback_logs_when_the_epoch_ends_is_sent_with_the_clocks_of_that_epoch(monitor, train):
+def test_values_logged_at_on_epoch_end_have_the_clocks_of_that_epoch(monitor, train):
     log = LambdaCallback(on_epoch_end=lambda run: run.log(total=run.epoch))
     train([log, monitor], epochs=2, batches="ab")
     assert [(one.epoch, one.step, one.at, one.scalars()) for one in monitor.records if one.kind == "scalars"] == [
@@ -223,7 +223,7 @@ def test_what_a_callback_logs_when_the_epoch_ends_is_sent_with_the_clocks_of_tha
     ]
 
 
-def test_what_an_exception_cut_off_is_not_sent_as_a_mean(monitor):
+def test_an_interrupted_pass_sends_no_mean(monitor):
     loop = Loop([monitor], log_every=2)
     with pytest.raises(ValueError, match="stop"), loop as run:
         for batch in run.batches([1, 3, 5, 7]):
@@ -233,10 +233,10 @@ def test_what_an_exception_cut_off_is_not_sent_as_a_mean(monitor):
     assert monitor.scalars() == [(2, {"loss": 2.0})]
 
 
-# Logs, the metrics of this moment
+# Logs
 
 
-def test_logs_hold_the_metrics_of_the_running_epoch_only():
+def test_logs_contain_only_metrics_of_the_current_epoch():
     seen = []
     see = LambdaCallback(on_epoch_end=lambda logs: seen.append(dict(logs)))
     with Loop([see]) as run:
@@ -249,7 +249,7 @@ def test_logs_hold_the_metrics_of_the_running_epoch_only():
     assert run.metrics["once"] == 1.0
 
 
-def test_where_training_ends_logs_hold_the_metrics_of_training_only():
+def test_logs_at_on_train_epoch_end_contain_only_training_metrics():
     """Also after a validation in the middle of the epoch, whose values are older than the weights."""
     seen = []
 
@@ -280,7 +280,7 @@ def test_where_training_ends_logs_hold_the_metrics_of_training_only():
     ]
 
 
-def test_a_name_that_says_its_mode_gets_no_second_prefix():
+def test_a_name_with_the_prefix_of_its_mode_gets_no_second_prefix():
     with Loop() as run:
         for _ in run.batches([0], mode="pred"):
             run.log({"pred_score": 1.0, "other": 2.0})
@@ -294,10 +294,10 @@ def test_a_name_that_says_its_mode_gets_no_second_prefix():
     }
 
 
-# Values that are put
+# put_scalar
 
 
-def test_a_value_that_is_put_in_a_pass_keeps_its_step(monitor):
+def test_a_value_put_in_a_pass_keeps_its_step(monitor):
     with Loop([monitor], log_every=2) as run:
         for batch in run.batches([1, 2, 3, 4, 5]):
             run.log(loss=batch)
@@ -311,7 +311,7 @@ def test_a_value_that_is_put_in_a_pass_keeps_its_step(monitor):
     assert run.monitors.get_history("twice") == [(1, 4.0), (3, 8.0)]
 
 
-def test_a_value_that_is_put_at_the_end_of_an_iteration_belongs_to_its_step(monitor):
+def test_a_value_put_at_on_iter_end_has_the_step_of_that_iteration(monitor):
     class Puts(Callback):
         def on_iter_end(self, run):
             run.monitors.put_scalar("square", run.step**2)
@@ -323,7 +323,7 @@ def test_a_value_that_is_put_at_the_end_of_an_iteration_belongs_to_its_step(moni
     assert monitor.scalars("step") == monitor.scalars("epoch") == []
 
 
-def test_what_is_put_twice_between_passes_is_sent_twice(monitor):
+def test_a_value_put_twice_between_passes_is_sent_twice(monitor):
     with Loop([monitor]) as run:
         for _ in run.epochs(1):
             run.put_scalar("x", 1)
@@ -332,7 +332,7 @@ def test_what_is_put_twice_between_passes_is_sent_twice(monitor):
     assert monitor.scalars("value") == [(0, {"x": 1.0, "y": 1.0}), (0, {"x": 2.0})]
 
 
-def test_what_is_put_in_a_validation_pass_is_not_averaged_either(monitor):
+def test_values_put_in_a_validation_pass_are_not_averaged(monitor):
     with Loop([monitor]) as run:
         passed = run.batches([1, 3], mode="val")
         for batch in passed:
@@ -342,7 +342,7 @@ def test_what_is_put_in_a_validation_pass_is_not_averaged_either(monitor):
     assert {name: float(value) for name, value in passed.results.items()} == {"val_loss": 2.0, "error": 3.0}
 
 
-def test_a_name_may_be_logged_and_put(monitor):
+def test_a_name_can_be_both_logged_and_put(monitor):
     with Loop([monitor]) as run:
         passed = run.batches([1, 3])
         for batch in passed:
@@ -353,7 +353,7 @@ def test_a_name_may_be_logged_and_put(monitor):
     assert run.metrics["x"] == float(passed.results["x"]) == 2.0
 
 
-def test_a_device_tensor_that_is_put_is_not_waited_for(monitor):
+def test_putting_a_device_tensor_does_not_wait_for_the_device(monitor):
     waited = []
 
     class OnDevice:

@@ -14,7 +14,7 @@ NAN, INF = math.nan, math.inf
 
 
 class OnDevice:
-    """A value on a device, which `wait` may hold up."""
+    """A value on a device; reading it calls `wait`."""
 
     shape = ()
 
@@ -38,7 +38,7 @@ def log_losses(losses, *callbacks, epochs=1, log_every=2, kind=float, name="loss
 
 
 def ends(losses, **options):
-    """Return the step at which a loop that raises ends, or None."""
+    """Return the step at which the loop raises NonFiniteLoss, or None."""
     steps = []
 
     class Count(Callback):
@@ -52,7 +52,7 @@ def ends(losses, **options):
     return None
 
 
-# When
+# When the run ends
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def ends(losses, **options):
     ],
 )
 @pytest.mark.parametrize("kind", [float, OnDevice])
-def test_two_log_steps_in_a_row_or_an_epoch_without_a_finite_loss_end_the_run(losses, step, kind):
+def test_two_log_steps_or_an_epoch_without_a_finite_loss_end_the_run(losses, step, kind):
     late = 2 if kind is OnDevice and step == 6 else 0  # seen at the next log step
     assert ends(losses, kind=kind) == (None if step is None else step + late)
 
 
-def test_log_steps_in_a_row_may_be_of_two_epochs():
+def test_consecutive_log_steps_can_span_two_epochs():
     assert ends([1.0, 1.0, NAN, NAN], epochs=2, log_every=2) is None
     losses = iter([1.0, 1.0, NAN, NAN, NAN, NAN, 1.0, 1.0])
 
@@ -83,13 +83,13 @@ def test_log_steps_in_a_row_may_be_of_two_epochs():
     assert ends(Losses(), epochs=2) == 6
 
 
-def test_without_log_steps_a_whole_epoch_counts():
+def test_without_log_steps_an_epoch_without_a_finite_loss_ends_the_run():
     assert ends([NAN] * 9, log_every=0) == 9
     assert ends([NAN] * 8 + [1.0], log_every=0) is None
     assert ends([NAN] * 200, log_every=0, kind=OnDevice) == 200
 
 
-def test_an_epoch_that_was_left_early_does_not_count():
+def test_an_epoch_left_early_does_not_count():
     with Loop(on_nonfinite="raise") as run:
         for _ in run.epochs(2):
             for _batch in run.batches(range(9)):
@@ -106,7 +106,7 @@ def test_other_names_and_validation_do_not_count():
     assert math.isnan(run.metrics["val_loss"])
 
 
-def test_who_stops_the_run_at_such_a_loss_is_not_overruled():
+def test_a_stop_at_a_nonfinite_loss_takes_precedence_over_the_error():
     class Stop(Callback):
         def on_train_iter_end(self, run):
             run.stop("no loss")
@@ -114,7 +114,7 @@ def test_who_stops_the_run_at_such_a_loss_is_not_overruled():
     assert log_losses([NAN], Stop(), log_every=1, on_nonfinite="raise").step == 1
 
 
-def test_a_callback_that_handles_such_losses_decides():
+def test_a_callback_that_handles_nonfinite_losses_replaces_the_check():
     class Handles(Callback):
         handles_nonfinite_loss = True
 
@@ -123,10 +123,10 @@ def test_a_callback_that_handles_such_losses_decides():
     assert log_losses([NAN] * 9, Handles(), on_nonfinite="raise").step == 9
 
 
-# What is said
+# Messages
 
 
-def test_the_error_says_which_log_steps():
+def test_the_error_names_the_log_steps():
     with pytest.raises(NonFiniteLoss) as caught:
         log_losses([1.0, 1.0, NAN, NAN, NAN, NAN, 1.0, 1.0], kind=OnDevice, on_nonfinite="raise")
     assert str(caught.value) == (
@@ -157,7 +157,7 @@ def test_a_loop_that_warns_does_not_wait_for_the_device(caplog):
 
     class Answer(Callback):
         def on_run_end(self):
-            answer.set()  # only now: whoever waits before, waits in vain
+            answer.set()  # only now: a wait before this times out
 
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
         log_losses([NAN] * 8, Answer(), kind=late)
@@ -200,7 +200,7 @@ def test_a_resumed_run_ends_at_the_same_step(kind, killed_at, disk):
     assert ends(losses, kind=kind, store=disk) == ends(losses, kind=kind)
 
 
-def test_a_checkpoint_without_the_counts_is_resumed(disk):
+def test_a_checkpoint_without_the_counts_can_be_resumed(disk):
     losses = [NAN, NAN, NAN, NAN, 1.0, 1.0]
     with pytest.raises(KeyboardInterrupt):
         log_losses(losses, SaveAt(3), KillAt(3), store=disk)

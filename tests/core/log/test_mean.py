@@ -18,7 +18,7 @@ MOST = sys.float_info.max
 
 @pytest.fixture
 def means(new_monitor):
-    """Log values, and return the means of the log steps and the one of the pass."""
+    """Log values; return the means of the log steps and the mean of the pass."""
 
     def go(values, *, kind=float, log_every=2):
         monitor = new_monitor()
@@ -31,7 +31,7 @@ def means(new_monitor):
 
 
 @pytest.mark.parametrize("kind", [float, Tensor])
-def test_the_largest_numbers_are_logged_as_they_are(kind, means):
+def test_means_of_the_largest_floats_do_not_overflow(kind, means):
     assert means([1e308] * 5, kind=kind) == [1e308] * 3
     assert means([MOST] * 7, kind=kind) == [MOST] * 4
     assert means([-MOST, -MOST, MOST, MOST, 1.0], kind=kind) == [-MOST, MOST, 0.2]
@@ -40,12 +40,12 @@ def test_the_largest_numbers_are_logged_as_they_are(kind, means):
 
 @pytest.mark.parametrize("kind", [float, Tensor])
 @pytest.mark.parametrize("bad", [math.inf, -math.inf])
-def test_infinity_among_the_largest_numbers_stays_infinity(kind, bad, means):
+def test_infinity_and_nan_among_the_largest_floats_are_kept(kind, bad, means):
     assert means([1e308, 1e308, bad, -1e308, 1e308], kind=kind) == [1e308, bad, bad]
     assert all(math.isnan(mean) for mean in means([1e308, math.nan, 1e308, math.nan], kind=kind))
 
 
-def test_means_of_other_numbers_have_the_bits_of_plain_sums(means):
+def test_means_of_other_floats_have_the_bits_of_plain_sums(means):
     generator = random.Random(7)
     values = [generator.uniform(-1e6, 1e6) for _ in range(60)]
     total = weight = 0.0
@@ -54,7 +54,7 @@ def test_means_of_other_numbers_have_the_bits_of_plain_sums(means):
     assert means(values, log_every=0)[-1] == total / weight
 
 
-def test_a_sum_beyond_all_floats_is_in_the_state():
+def test_the_state_keeps_a_sum_that_overflows_a_float():
     mean = Mean()
     for _ in range(3):
         mean.add(1e308, 2)
@@ -63,7 +63,7 @@ def test_a_sum_beyond_all_floats_is_in_the_state():
     assert float(again) == 5e307
 
 
-def test_a_mean_is_right_whichever_part_of_it_was_read_before(monitor):
+def test_a_mean_is_right_after_a_part_of_it_was_read(monitor):
     with Loop([monitor], log_every=4) as run:
         for batch in run.batches([0, 0, 0, 0, 6, 6]):
             run.log(loss=Tensor(batch))

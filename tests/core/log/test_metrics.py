@@ -10,7 +10,7 @@ from hookpoint.core.loop.loop import Loop
 from hookpoint.core.schedule.moment import Moment
 
 
-def test_a_missing_metric_names_those_there_are():
+def test_a_missing_metric_raises_with_the_known_names():
     with Loop() as run:
         run.log(loss=1, acc=1)
         with pytest.raises(MissingMetric) as caught:
@@ -22,7 +22,7 @@ def test_a_missing_metric_names_those_there_are():
     assert run.metrics.get("val_loss") is None
 
 
-def test_the_latest_value_and_the_history_of_final_ones():
+def test_get_latest_returns_the_newest_value_and_get_history_final_values():
     with Loop() as run:
         assert run.monitors.get_history("loss") == []
         for epoch in run.epochs(2):
@@ -33,7 +33,7 @@ def test_the_latest_value_and_the_history_of_final_ones():
     assert run.monitors.get_history("loss") == [(2, 2.0), (4, 3.0)]
 
 
-def test_the_history_keeps_the_last_ten_thousand():
+def test_the_history_keeps_the_last_ten_thousand_values():
     with Loop() as run:
         for number in range(10_001):
             run.log("x", number)
@@ -41,7 +41,7 @@ def test_the_history_keeps_the_last_ten_thousand():
     assert (len(history), history[0], history[-1]) == (10_000, (0, 1.0), (0, 10_000.0))
 
 
-def test_observations_count_final_values_only():
+def test_observations_count_only_final_values():
     with Loop() as run:
         for _ in run.epochs(2):
             for batch in run.batches([1, 2, 3]):
@@ -62,14 +62,14 @@ def test_metrics_read_like_a_mapping():
         assert len(run.logs) == 4
 
 
-def test_logs_say_what_they_lack():
+def test_a_name_missing_from_the_logs_raises():
     with Loop() as run:
         run.log(loss=1)
         with pytest.raises(MissingMetric, match="there is no metric 'acc'"):
             run.logs["acc"]
 
 
-def test_the_newest_final_value_comes_with_its_moment():
+def test_newest_returns_the_final_value_with_its_moment():
     with Loop() as run:
         for epoch in run.epochs(2):
             run.log(score=epoch / 2)
@@ -77,7 +77,7 @@ def test_the_newest_final_value_comes_with_its_moment():
         assert run.monitors.get_history("score") == [(0, 0.5), (0, 1.0)]
 
 
-def test_moments_are_kept_and_older_states_have_the_step_only():
+def test_moments_are_saved_and_older_states_have_only_the_step():
     first, second = Metrics(), Metrics()
     first.observe("score", 0.5, Moment(1, 4, 2))
     first.observe("score", 0.25, Moment(2, 8, 4))

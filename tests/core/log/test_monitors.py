@@ -17,7 +17,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Monitor(Callback):
-    """Remember what arrives and on which thread; wait for `gate` before the first of it is taken in."""
+    """Keep the records and the threads they arrive on; wait for `gate` before taking the first records."""
 
     def __init__(self, *, on_error=None, name=None, gate=None):
         super().__init__(name=name, on_error=on_error)
@@ -47,10 +47,10 @@ class Failing(Callback):
         raise OSError("disk is full")
 
 
-# What arrives, and where
+# Records and threads
 
 
-def test_every_kind_of_record_arrives_with_the_clocks_of_its_moment():
+def test_every_kind_of_record_arrives_with_its_clocks():
     monitor = Monitor()
     with Loop([monitor]) as run:
         for _ in run.epochs(1):
@@ -70,7 +70,7 @@ def test_every_kind_of_record_arrives_with_the_clocks_of_its_moment():
     assert times == sorted(times)
 
 
-def test_records_arrive_in_order_on_a_thread_of_the_monitors_own():
+def test_each_monitor_gets_records_in_order_on_its_own_thread():
     first, second = Monitor(), Monitor()
     with Loop([first, second]) as run:
         for number in range(500):
@@ -82,10 +82,10 @@ def test_records_arrive_in_order_on_a_thread_of_the_monitors_own():
     assert threading.main_thread() not in threads
 
 
-def test_no_thread_outlives_the_run_and_none_is_made_for_nothing():
+def test_a_monitor_thread_starts_on_demand_and_ends_with_the_run():
     before = set(threading.enumerate())
     with Loop([Monitor()]):
-        assert set(threading.enumerate()) <= before  # one of an earlier test may just end
+        assert set(threading.enumerate()) <= before  # a thread of an earlier test may just end
     monitor = Monitor()
     with Loop([monitor]) as run:
         run.log(x=1)
@@ -94,7 +94,7 @@ def test_no_thread_outlives_the_run_and_none_is_made_for_nothing():
     assert not thread.is_alive()
 
 
-def test_a_monitor_has_everything_when_the_run_ends():
+def test_a_monitor_has_all_records_at_on_run_end():
     class Closing(Monitor):
         def on_run_end(self):
             self.had = len(self.of("text"))
@@ -106,7 +106,7 @@ def test_a_monitor_has_everything_when_the_run_ends():
     assert monitor.had == 2
 
 
-def test_a_monitor_may_be_a_callback_at_other_points_and_ask_for_the_run():
+def test_a_monitor_can_handle_other_points_and_get_the_run():
     class Both(Callback):
         def __init__(self):
             self.seen = []
@@ -124,7 +124,7 @@ def test_a_monitor_may_be_a_callback_at_other_points_and_ask_for_the_run():
     assert both.seen == [("mine", {"epoch": "1"}), ("mine", {"epoch": "2"})]
 
 
-def test_the_end_of_a_failed_run_arrives_as_an_event():
+def test_the_exception_of_a_failed_run_arrives_as_an_event():
     monitor = Monitor()
     with pytest.raises(ValueError, match="nan"), Loop([monitor]):
         raise ValueError("nan")
@@ -134,7 +134,7 @@ def test_the_end_of_a_failed_run_arrives_as_an_event():
 # A slow monitor
 
 
-def test_a_slow_monitor_holds_up_no_step_until_its_queue_is_full():
+def test_a_slow_monitor_delays_no_step_until_its_queue_is_full():
     gate = threading.Event()
     monitor = Monitor(gate=gate)
     with Loop([monitor]) as run:
@@ -159,7 +159,7 @@ def test_a_full_queue_waits_and_loses_nothing():
     assert monitor.of("text") == [{"number": str(number)} for number in range(CAPACITY + 2)]
 
 
-def test_a_full_queue_to_the_outside_drops_the_oldest_and_says_how_many(caplog):
+def test_a_full_queue_of_an_outside_monitor_drops_the_oldest_records(caplog):
     class Outside(Monitor):
         outside = True
 
@@ -175,7 +175,7 @@ def test_a_full_queue_to_the_outside_drops_the_oldest_and_says_how_many(caplog):
     assert "server was too slow: the oldest 3 records were dropped" in caplog.messages
 
 
-def test_a_drain_that_takes_too_long_says_how_many_records_are_missing(caplog):
+def test_a_drain_that_times_out_logs_the_number_of_missing_records(caplog):
     gate = threading.Event()
     monitor = Monitor(gate=gate, name="disk")
     with Loop([monitor]) as run:
@@ -189,12 +189,12 @@ def test_a_drain_that_takes_too_long_says_how_many_records_are_missing(caplog):
         assert len(monitor.of("text")) == 4
 
 
-# A monitor that blocks
+# A blocked monitor
 
 
 @pytest.fixture
 def waits(monkeypatch):
-    """Return `waits(seconds)`: set how long a run waits for a monitor; half a second is enough for one that works."""
+    """Return `waits(seconds)`: set how long a run waits for a monitor; half a second is enough for a working monitor."""
 
     def set_seconds(seconds):
         monkeypatch.setattr(monitors, "DRAIN_SECONDS", seconds)
@@ -234,7 +234,7 @@ LATER = 10_000.0  # seconds, which a test would notice
 
 
 @pytest.mark.timeout(60)
-def test_saves_wait_once_for_a_monitor_that_blocks_and_name_it(waits, disk, caplog):
+def test_saves_wait_only_once_for_a_blocked_monitor_and_name_it(waits, disk, caplog):
     blocked, other = Blocked(name="blocked"), Monitor(name="other")
     with Loop([blocked, other], store=disk) as run:
         for number in run.batches(range(5)):
@@ -242,7 +242,7 @@ def test_saves_wait_once_for_a_monitor_that_blocks_and_name_it(waits, disk, capl
             run.save("mine")
             assert blocked.is_waiting.wait(10)
             if number == 1:
-                waits(LATER)  # from here on nobody may wait for it
+                waits(LATER)  # from here on, no save may wait for it
         assert [step for _, step, _ in disk.checkpoints] == [1, 2, 3, 4, 5]
         waits(0.5)
     assert other.of("text") == [{"number": str(number)} for number in range(5)]
@@ -258,7 +258,7 @@ def test_saves_wait_once_for_a_monitor_that_blocks_and_name_it(waits, disk, capl
 
 
 @pytest.mark.timeout(60)
-def test_the_state_of_a_monitor_that_blocks_is_left_out_of_a_checkpoint(waits, disk):
+def test_the_state_of_a_blocked_monitor_is_left_out_of_a_checkpoint(waits, disk):
     blocked = Blocked(name="blocked")
     with Loop([blocked], store=disk) as run:
         for _ in run.batches(range(3)):
@@ -273,7 +273,7 @@ def test_the_state_of_a_monitor_that_blocks_is_left_out_of_a_checkpoint(waits, d
 
 
 @pytest.mark.timeout(60)
-def test_a_full_queue_waits_for_a_bounded_time(waits, caplog):
+def test_a_full_queue_of_a_blocked_monitor_waits_for_a_limited_time(waits, caplog):
     blocked, other = Blocked(name="blocked"), Monitor()
     with Loop([blocked, other]) as run:
         run.put_text("number", "first")
@@ -293,7 +293,7 @@ def test_a_full_queue_waits_for_a_bounded_time(waits, caplog):
 
 
 @pytest.mark.timeout(60)
-def test_a_monitor_that_blocked_and_caught_up_is_waited_for_again(waits, disk, caplog, until):
+def test_saves_wait_again_for_a_blocked_monitor_that_caught_up(waits, disk, caplog, until):
     blocked = Blocked(name="blocked")
     with Loop([blocked], store=disk) as run:
         for number in run.batches(range(4)):
@@ -309,7 +309,7 @@ def test_a_monitor_that_blocked_and_caught_up_is_waited_for_again(waits, disk, c
 
 
 @pytest.mark.timeout(60)
-def test_an_on_run_end_that_blocks_keeps_no_other_from_ending(waits, caplog):
+def test_a_blocked_on_run_end_does_not_prevent_the_others(waits, caplog):
     gate, ended = threading.Event(), []
 
     class Blocks(Monitor):
@@ -358,7 +358,7 @@ SIGNALLED = """
 
 @pytest.fixture
 def signalled(tmp_path):
-    """Train in a process whose monitor blocks, send it so many SIGTERMs, and return its exit code and stderr."""
+    """Train in a process whose monitor blocks, send it SIGTERM `times` times, and return its exit code and stderr."""
 
     def run(times, seconds):
         program = [sys.executable, "-c", textwrap.dedent(SIGNALLED), str(seconds)]
@@ -378,7 +378,7 @@ def signalled(tmp_path):
 
 
 @pytest.mark.timeout(120)
-def test_a_process_whose_monitor_blocks_saves_and_ends_after_a_signal(signalled, tmp_path):
+def test_a_process_with_a_blocked_monitor_saves_and_ends_on_sigterm(signalled, tmp_path):
     code, said = signalled(1, 0.2)
     assert code == 143
     assert said.count("Blocks is blocked: on_records has not returned") == 1
@@ -389,7 +389,7 @@ def test_a_process_whose_monitor_blocks_saves_and_ends_after_a_signal(signalled,
 
 
 @pytest.mark.timeout(120)
-def test_a_second_signal_does_not_wait_for_it(signalled):
+def test_a_second_signal_does_not_wait_for_a_blocked_monitor(signalled):
     assert signalled(2, LATER)[0] == 143
 
 
@@ -402,7 +402,7 @@ def log_one_by_one(run, times):
         run.monitors.drain()
 
 
-def test_a_failing_monitor_is_given_up_after_three_failures_in_a_row_and_the_run_goes_on(caplog):
+def test_a_monitor_is_disabled_after_three_failures_in_a_row(caplog):
     failing, other = Failing(name="bad"), Monitor()
     with Loop([failing, other]) as run:
         log_one_by_one(run, 5)
@@ -415,7 +415,7 @@ def test_a_failing_monitor_is_given_up_after_three_failures_in_a_row_and_the_run
     assert len(other.of("text")) == 5
 
 
-def test_a_monitor_that_is_to_be_disabled_fails_once(caplog):
+def test_a_monitor_with_on_error_disable_is_disabled_at_once(caplog):
     failing = Failing(name="bad", on_error="disable")
     with Loop([failing]) as run:
         log_one_by_one(run, 3)
@@ -423,7 +423,7 @@ def test_a_monitor_that_is_to_be_disabled_fails_once(caplog):
     assert caplog.messages == ["bad failed at on_records: OSError: disk is full; it is disabled for the rest of the run"]
 
 
-def test_a_monitor_that_raises_ends_the_run_on_the_training_thread():
+def test_a_monitor_with_on_error_raise_ends_the_run():
     failing = Failing(name="bad", on_error="raise")
     with pytest.raises(OSError, match="disk is full") as caught, Loop([failing]) as run:
         for _ in run.epochs(3):
@@ -435,7 +435,7 @@ def test_a_monitor_that_raises_ends_the_run_on_the_training_thread():
     assert caught.value.__notes__ == ["in callback bad at on_records"]
 
 
-def test_failures_that_show_only_when_the_run_ends_are_raised_too():
+def test_failures_while_the_run_ends_are_raised():
     last_words = LambdaCallback(on_run_end=lambda run: run.log(x=1))
     with pytest.raises(OSError, match="disk is full"), Loop([last_words, Failing(on_error="raise")]):
         pass
@@ -444,7 +444,7 @@ def test_failures_that_show_only_when_the_run_ends_are_raised_too():
     assert [str(one) for one in caught.value.exceptions] == ["disk is full", "disk is full"]
 
 
-def test_monitors_are_for_the_chief_only(monkeypatch):
+def test_monitors_run_only_on_the_chief(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monitor = Monitor()
     with Loop([monitor]) as run:

@@ -16,7 +16,7 @@ from hookpoint.core.log._name_limit import MAX_NAMES, NameLimit
 
 @pytest.fixture
 def few(monkeypatch):
-    """Let a run have ten metrics."""
+    """Limit a run to ten metrics."""
     monkeypatch.setattr(NameLimit.__init__, "__defaults__", (10,))
 
 
@@ -28,7 +28,7 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if "is not recorded" in record.getMessage()]
 
 
-def test_as_many_as_the_docs_say(caplog, tmp_path):
+def test_a_run_records_at_most_ten_thousand_names(caplog, tmp_path):
     with loop(monitors=[cb.JSONWriter()], workdir=tmp_path) as run:
         for _ in run.epochs(1):
             for _ in run.batches([1.0]):
@@ -46,7 +46,7 @@ def test_as_many_as_the_docs_say(caplog, tmp_path):
     )
 
 
-def test_names_that_are_known_stay(few, caplog):
+def test_known_names_are_still_recorded_at_the_limit(few, caplog):
     with loop() as run:
         run.log(between=1.0)
         for epoch in run.epochs(3):
@@ -66,7 +66,7 @@ def test_names_that_are_known_stay(few, caplog):
 
 @pytest.mark.parametrize("way", ["log", "put_scalar"])
 @pytest.mark.parametrize("where", ["train", "val", "between"])
-def test_wherever_they_come_from(few, caplog, way, where, tmp_path):
+def test_the_limit_applies_to_log_and_put_scalar_in_every_mode(few, caplog, way, where, tmp_path):
     with loop(monitors=[cb.JSONWriter()], workdir=tmp_path) as run:
         for _ in run.epochs(1):
             for _ in run.batches([1.0], mode=where) if where != "between" else [0]:
@@ -78,7 +78,7 @@ def test_wherever_they_come_from(few, caplog, way, where, tmp_path):
     assert len(warnings_of(caplog)) == 1
 
 
-def test_after_a_resume_the_names_are_known(few, caplog, tmp_path):
+def test_names_in_the_checkpoint_are_known_after_a_resume(few, caplog, tmp_path):
     def train(epochs, names):
         with loop(callbacks=[cb.ModelSaver()], workdir=tmp_path) as run:
             for _ in run.epochs(epochs):
@@ -92,7 +92,7 @@ def test_after_a_resume_the_names_are_known(few, caplog, tmp_path):
     assert len(warnings_of(caplog)) == 1
 
 
-def test_what_names_take_is_bounded(few, caplog):
+def test_names_beyond_the_limit_do_not_accumulate_memory(few, caplog):
     def peak(count):
         with loop() as run:
             for _ in run.epochs(1):
@@ -106,7 +106,7 @@ def test_what_names_take_is_bounded(few, caplog):
                     tracemalloc.stop()
 
     with caplog.at_level(logging.ERROR):
-        assert peak(3_000) - peak(400) < 20_000  # a name takes some 500 bytes
+        assert peak(3_000) - peak(400) < 20_000  # a name takes about 500 bytes
 
 
 @pytest.mark.parametrize("mode", ["train", "val"])

@@ -1,4 +1,4 @@
-"""Readers with a step schedule see what the current pass logs: the mean since they last looked."""
+"""Readers with a step schedule see what the current pass logs: the mean since their last call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hookpoint.core.schedule.moment import Moment
 
 
 class Device:
-    """A value on a device: reading it as a float takes a wait."""
+    """A value on a device: reading it as a float waits."""
 
     is_cpu = False
 
@@ -45,7 +45,7 @@ class Device:
 
 
 class Watches(MetricWatcher):
-    """Note the step at which each value is seen."""
+    """Record the step at which each value is seen."""
 
     def __init__(self, monitor="reward", **options):
         super().__init__(monitor, **options)
@@ -63,7 +63,7 @@ class Watches(MetricWatcher):
 
 
 class Memory:
-    """A store that outlives its runs; `kept` has the steps that are left of a tag."""
+    """A store that outlives its runs; `kept` has the checkpoints left for each tag."""
 
     def __init__(self):
         self.kept, self.newest = {}, None
@@ -95,21 +95,21 @@ def steps(watches, values, *, log_every=50, batches=None, **given):
     return watches.seen
 
 
-# Numbers of the host
+# Numbers on the host
 
 
-def test_a_reader_sees_a_number_of_the_host_at_the_same_iteration():
+def test_a_reader_sees_a_number_in_the_iteration_that_logs_it():
     assert steps(Watches().when(Every(steps=1)), [1.0, 2.0, 4.0]) == [(1, 1.0), (2, 2.0), (3, 4.0)]
 
 
 @pytest.mark.parametrize(
     "number", [int, float, torch.tensor, lambda value: torch.tensor([value]), lambda value: torch.tensor(value).numpy()]
 )
-def test_every_number_of_the_host_counts_at_once(number):
+def test_every_kind_of_host_number_is_seen_at_once(number):
     assert steps(Watches().when(Every(steps=1)), [number(1.0), number(3.0)]) == [(1, 1.0), (2, 3.0)]
 
 
-def test_a_reader_sees_the_mean_since_it_last_looked():
+def test_a_reader_sees_the_mean_since_its_last_call():
     assert steps(Watches().when(Every(steps=2)), [1.0, 2.0, 4.0, 8.0, 16.0]) == [(2, 1.5), (4, 6.0)]
 
 
@@ -118,11 +118,11 @@ def test_the_mean_is_weighted_by_samples():
     assert steps(Watches().when(Every(steps=2)), values, batches=batches) == [(2, 3.0)]
 
 
-def test_without_a_new_value_it_does_not_act():
+def test_a_reader_does_not_act_without_a_new_value():
     assert steps(Watches().when(Every(steps=1)), [1.0, None, None, 3.0]) == [(1, 1.0), (4, 3.0)]
 
 
-def test_each_reader_has_a_window_of_its_own():
+def test_each_reader_has_its_own_window():
     often, rarely, by_epoch = (
         Watches(name="often").when(Every(steps=1)),
         Watches(name="rarely").when(Every(steps=3)),
@@ -137,7 +137,7 @@ def test_each_reader_has_a_window_of_its_own():
     assert by_epoch.seen == [(4, 4.0)]
 
 
-def test_a_window_reaches_over_passes_and_the_mean_of_a_pass_is_no_value_of_its_own():
+def test_a_window_spans_passes_and_ignores_their_means():
     watches = Watches().when(Every(steps=3))
     with Loop([watches]) as run:
         for _ in run.epochs(3):
@@ -156,11 +156,11 @@ def test_a_schedule_of_steps_and_epochs_sees_the_rest_at_the_end_of_the_epoch():
 
 
 @pytest.mark.parametrize("clock", [{"iterations": 2}, {"samples": 2}])
-def test_other_clocks_of_iterations_are_step_schedules_too(clock):
+def test_schedules_by_iterations_and_samples_have_windows(clock):
     assert steps(Watches().when(Every(**clock)), [1.0, 3.0, 5.0, 7.0]) == [(2, 2.0), (4, 6.0)]
 
 
-def test_the_schedule_of_a_wrapper_counts():
+def test_the_schedule_of_a_wrapper_applies():
     watches = Watches()
     with Loop([PeriodicTrigger(watches, every_k_steps=2)]) as run:
         for value in run.batches([1.0, 3.0]):
@@ -168,7 +168,7 @@ def test_the_schedule_of_a_wrapper_counts():
     assert watches.seen == [(2, 2.0)]
 
 
-def test_what_a_callback_logs_at_the_end_of_an_iteration_is_seen_there():
+def test_a_value_logged_at_on_iter_end_is_seen_in_that_iteration():
     @on("on_iter_end")
     def score(run):
         run.log(reward=float(run.step))
@@ -180,7 +180,7 @@ def test_what_a_callback_logs_at_the_end_of_an_iteration_is_seen_there():
     assert watches.seen == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
-def test_results_of_validation_within_a_pass_are_final_and_seen_at_once():
+def test_validation_results_within_a_pass_are_seen_at_once():
     watches = Watches("val_reward").when(Every(steps=1))
     with Loop([watches], log_every=2) as run:
         for _ in run.batches(range(4)):
@@ -190,7 +190,7 @@ def test_results_of_validation_within_a_pass_are_final_and_seen_at_once():
     assert watches.seen == [(2, 3.0), (4, 5.0)]
 
 
-def test_what_a_pass_aside_logs_is_not_seen():
+def test_values_of_a_side_pass_are_not_seen():
     watches = Watches().when(Every(steps=1))
     with Loop([watches], model=torch.nn.Linear(1, 1)) as run:
         for _ in run.batches(range(2)):
@@ -209,12 +209,12 @@ def test_a_second_run_starts_with_an_empty_window():
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_device_tensors_count_one_log_step_late(every):
+def test_device_tensors_are_seen_one_log_step_late(every):
     seen = steps(Watches().when(Every(steps=every)), [Device(float(step)) for step in range(1, 10)], log_every=2)
     assert seen == [(4, 1.5), (6, 3.5), (8, 5.5)]
 
 
-def test_a_reader_between_log_steps_sees_what_is_visible_since_the_last_of_them():
+def test_a_reader_between_log_steps_sees_only_visible_device_tensors():
     values = [Device(float(step)) for step in range(1, 13)]
     assert steps(Watches().when(Every(steps=5)), values, log_every=2) == [(5, 1.5), (10, (3 + 4 + 5 + 6 + 7 + 8) / 6)]
 
@@ -230,7 +230,7 @@ def test_a_device_tensor_is_read_on_the_training_thread_only_after_its_log_step(
     assert read_at == [(4, 2), (6, 4)]
 
 
-def test_a_reader_that_never_reads_does_not_keep_every_tensor():
+def test_a_reader_that_is_never_due_does_not_keep_all_tensors():
     waits, waits_before_the_end = [], []
     with Loop([Watches().when(Every(steps=1000))], log_every=1) as run:
         for _ in run.batches(range(40)):
@@ -239,7 +239,7 @@ def test_a_reader_that_never_reads_does_not_keep_every_tensor():
     assert sum(waits_before_the_end) == 32
 
 
-def test_the_rest_of_a_pass_is_visible_when_it_ends():
+def test_the_rest_of_a_pass_is_visible_at_its_end():
     watches = Watches().when(Every(steps=4) | Every(epochs=1))
     with Loop([watches], log_every=2) as run:
         for _ in run.epochs(2):
@@ -257,12 +257,12 @@ def test_without_log_steps_device_tensors_are_visible_when_the_pass_ends():
     assert watches.seen == [(3, 2.0)]
 
 
-def test_numbers_and_device_tensors_of_one_name_take_their_own_ways():
+def test_numbers_are_seen_at_once_and_device_tensors_of_the_same_name_late():
     values = [1.0, Device(10.0), Device(20.0), 4.0]
     assert steps(Watches().when(Every(steps=1)), values, log_every=2) == [(1, 1.0), (4, 7.0)]
 
 
-# Who reads
+# Callbacks that read
 
 
 def in_one_pass(callback, values, **given):
@@ -289,7 +289,7 @@ def test_early_stopping_counts_windows():
         lambda: StatMonitorParamSetter("learning_rate", "reward", lambda rate: rate / 2, 0.0, 3, reverse=True),
     ],
 )
-def test_settings_change_within_a_pass(callback):
+def test_learning_rate_callbacks_act_within_a_pass(callback):
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer, rates = torch.optim.SGD([weight], lr=1.0), []
     with Loop([callback().when(Every(steps=1))], optimizer=optimizer) as run:
@@ -309,13 +309,13 @@ def test_settings_change_within_a_pass(callback):
         (lambda: ModelCheckpoint(monitor="reward", mode="max", save_freq=1, save_best_only=True), "best-reward", [3]),
     ],
 )
-def test_savers_keep_the_best_of_a_pass(saver, tag, kept):
+def test_savers_keep_the_best_steps_of_a_pass(saver, tag, kept):
     store = Memory()
     in_one_pass(saver(), [5.0, 1.0, 9.0, 2.0], store=store)
     assert [one.step for one in store.kept[tag]] == kept
 
 
-def test_a_saver_saves_a_late_value_at_the_step_at_which_it_counts(caplog):
+def test_a_saver_saves_a_late_value_at_the_step_at_which_it_is_seen(caplog):
     saver = MaxSaver("reward").when(Every(steps=1))
     in_one_pass(saver, [Device(value) for value in (1.0, 3.0, 9.0, 9.0, 2.0, 2.0)], store=Memory())
     assert (saver.best.value, saver.best.step) == (9.0, 6)
@@ -330,7 +330,7 @@ def test_a_saver_saves_a_late_value_at_the_step_at_which_it_counts(caplog):
         lambda: ModelCheckpoint(monitor="reward", mode="max", save_freq=2, save_best_only=True),
     ],
 )
-def test_a_validation_or_the_end_of_an_epoch_does_not_close_the_window_of_a_saver(saver):
+def test_validations_and_epoch_ends_do_not_close_the_window_of_a_saver(saver):
     saver = saver()
     with Loop([saver], store=Memory()) as run:
         for _ in run.epochs(2):
@@ -348,7 +348,7 @@ class Killed(Exception): ...
 
 
 def trained(store, kinds, *, every, log_every, kill_at=None, saves=3, epochs=2):
-    """Train 2 epochs of 11 steps with values that differ; return what was seen. A run that was killed resumes."""
+    """Train 2 epochs of 11 steps with values that differ; return what was seen. A killed run resumes."""
     watches = [Watches(name="one").when(Every(steps=every)), Watches(name="other").when(Every(steps=2 * every + 1))]
     numbers = [random.Random(step).gauss(0.0, 1.0) for step in range(11 * epochs)]
     with Loop([*watches, ModelSaver().when(Every(steps=saves))], store=store, log_every=log_every) as run:
@@ -364,7 +364,7 @@ def trained(store, kinds, *, every, log_every, kill_at=None, saves=3, epochs=2):
 @pytest.mark.thin(7)
 @pytest.mark.parametrize("kinds", [(False,), (True,), (True, False, False)])
 @pytest.mark.parametrize(("every", "log_every"), [(1, 4), (3, 2), (2, 1), (5, 0)])
-def test_a_resumed_run_sees_the_same_bits_at_the_same_steps(kinds, every, log_every):
+def test_a_resumed_run_sees_the_same_values_at_the_same_steps(kinds, every, log_every):
     whole = trained(Memory(), kinds, every=every, log_every=log_every)
     assert all(whole)
     for kill_at in (4, 8, 10, 16):
@@ -374,12 +374,12 @@ def test_a_resumed_run_sees_the_same_bits_at_the_same_steps(kinds, every, log_ev
         assert trained(store, kinds, every=every, log_every=log_every) == whole
 
 
-def test_saves_change_nothing_of_what_is_seen():
+def test_saves_do_not_change_what_readers_see():
     often, rarely = (trained(Memory(), (True, False), every=2, log_every=3, saves=saves) for saves in (1, 100))
     assert often == rarely
 
 
-def test_a_checkpoint_of_before_there_were_windows_resumes():
+def test_an_older_checkpoint_without_windows_can_be_resumed():
     store = Memory()
     with pytest.raises(Killed):
         trained(store, (True, False), every=1, log_every=2, kill_at=5)
@@ -395,7 +395,7 @@ def test_a_checkpoint_of_before_there_were_windows_resumes():
 # Without readers
 
 
-def test_without_readers_by_steps_nothing_is_kept_for_them():
+def test_without_readers_by_steps_no_windows_are_kept():
     with Loop([Watches(), StopAtThreshold("reward", 60, mode="max")]) as run:
         assert run.hooks.read_by_steps == frozenset()
         for value in run.batches([1.0]):
@@ -403,11 +403,11 @@ def test_without_readers_by_steps_nothing_is_kept_for_them():
             assert type(run._logbook._pages[0].window["reward"]).__name__ == "Mean"
 
 
-# Values that are put
+# put_scalar
 
 
 @pytest.mark.parametrize(("value", "seen"), [(float, [(2, 1.5), (4, 3.5), (6, 1.5)]), (Device, [(4, 1.5), (6, 3.5)])])
-def test_values_that_are_put_take_the_same_way_and_count_once(value, seen):
+def test_values_put_with_put_scalar_are_seen_once(value, seen):
     watches = Watches().when(Every(steps=2))
     with Loop([watches], log_every=2) as run:
         for _ in run.epochs(2):
@@ -420,7 +420,7 @@ def test_values_that_are_put_take_the_same_way_and_count_once(value, seen):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_readers_of_a_gpu_s_losses_make_nothing_wait_between_log_steps():
+def test_readers_of_gpu_losses_do_not_synchronize_between_log_steps():
     from hookpoint import Runner
 
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 @pytest.mark.parametrize("log_every", [50, 100, 128, 200])
-def test_a_log_step_sends_the_mean_of_everything_since_the_last_one(log_every, monitor):
+def test_a_log_step_sends_the_mean_since_the_previous_log_step(log_every, monitor):
     with Loop([monitor], log_every=log_every) as run:
         for batch in run.batches(range(400)):
             run.log(loss=batch)
@@ -18,7 +18,7 @@ def test_a_log_step_sends_the_mean_of_everything_since_the_last_one(log_every, m
     assert sent == [(step, step - (log_every + 1) / 2) for step in steps]
 
 
-def test_what_is_logged_between_passes_is_sent_with_the_clocks_of_then(monitor):
+def test_a_value_logged_between_passes_is_sent_with_its_own_clocks(monitor):
     with Loop([monitor], log_every=2) as run:
         for epoch in run.epochs(2):
             run.log(rate=epoch)
@@ -30,7 +30,7 @@ def test_what_is_logged_between_passes_is_sent_with_the_clocks_of_then(monitor):
     ]
 
 
-def test_records_of_means_say_which_kind_of_pass_they_are_of(monitor):
+def test_records_of_means_have_the_mode_of_their_pass(monitor):
     with Loop([monitor], log_every=2) as run:
         for _ in run.batches(range(2)):
             run.log(loss=1.0)

@@ -1,4 +1,4 @@
-"""The iterations of a pass with everything decided, compared with the plain `Machine.iterate`, step by step."""
+"""The generated iterations of a pass, compared step by step with the plain `Machine.iterate`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OF_ITERATIONS = [name for name in ALL if "_iter_" in name or "_fetch_" in name]
 
 
 class Optimizer:
-    """An optimizer with step hooks that may be told to accumulate: only every `accumulate`-th call steps."""
+    """An optimizer with step hooks that can accumulate: only every `accumulate`-th call steps."""
 
     def __init__(self, accumulate=1):
         self.hooks, self.calls, self.accumulate = [], 0, accumulate
@@ -63,7 +63,7 @@ class Twins(Team):
 
 
 class Store:
-    """A store that keeps the clocks of what it is given."""
+    """A store that records the clocks of each state."""
 
     def __init__(self, seen):
         self.seen = seen
@@ -74,7 +74,7 @@ class Store:
 
 
 class Watch(Callback):
-    """Note every moment of a run: where it is, what it sees, and what was logged so far."""
+    """Record every point of a run: its clocks, its batch, and the metrics so far."""
 
     def __init__(self, seen, points=ALL):
         self.seen = seen
@@ -94,7 +94,7 @@ class Watch(Callback):
 
 
 def ask(point, verdict, *, at):
-    """A callback that asks for a verdict at a point, at these iterations."""
+    """Return a callback that requests a verdict at a point, at these iterations."""
     waiting = list(at)
 
     def on_point(run):
@@ -106,7 +106,7 @@ def ask(point, verdict, *, at):
 
 
 def train(seen, callbacks=(), *, optimizer=None, body=lambda run: None, leaves=False, nests=False, **options):
-    """Train two epochs, with a validation after each, and note what the body sees."""
+    """Train two epochs, with a validation after each, and record what the body sees."""
     with Loop(list(callbacks), optimizer=optimizer, **options) as run:
         for _ in run.epochs(2):
             for batch in run.batches([[1, 2], [3], [4, 5, 6], [7], [8]]):
@@ -161,7 +161,7 @@ CASES = {
 
 
 def story(case):
-    """Return all that a run of this case shows."""
+    """Return everything that a run of this case shows."""
     seen: list = []
     case = dict(case)
     callbacks = [ask(point, verdict, at=at) for point, verdict, at in case.pop("asks", ())]
@@ -180,7 +180,7 @@ def story(case):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_shows_the_same_as_with_the_plain_iterations(monkeypatch, name):
+def test_generated_iterations_behave_like_the_plain_machine(monkeypatch, name):
     decided = story(CASES[name])
     monkeypatch.setattr(batches, "iterations", Machine.iterate)
     plain = story(CASES[name])
@@ -192,7 +192,7 @@ def test_a_run_shows_the_same_as_with_the_plain_iterations(monkeypatch, name):
 @pytest.mark.parametrize(
     ("name", "error"), [("on_iter_begin", KeyError), ("on_iter_end", KeyError), ("on_iter_end", StopIteration)]
 )
-def test_an_error_of_a_handler_is_the_same_too(monkeypatch, name, error):
+def test_errors_in_generated_iterations_are_those_of_the_plain_machine(monkeypatch, name, error):
     def fail(run):
         raise error("no")
 
@@ -212,7 +212,7 @@ def test_an_error_of_a_handler_is_the_same_too(monkeypatch, name, error):
     assert decided == failure()
 
 
-def test_batches_may_be_taken_one_by_one_and_with_a_for():
+def test_batches_can_be_taken_with_next_and_a_for_loop():
     with Loop([]) as run:
         loop = run.batches("abcdef")
         taken = [next(loop)]
@@ -229,7 +229,7 @@ def test_batches_may_be_taken_one_by_one_and_with_a_for():
 
 
 @pytest.mark.parametrize("taken_from", [iter, lambda loop: loop])
-def test_a_pass_continues_after_an_error_of_the_loader_that_the_caller_catches(taken_from):
+def test_a_pass_continues_after_a_caught_error_of_the_loader(taken_from):
     class Flaky:
         """An iterator that fails once, at its second batch."""
 
@@ -261,7 +261,7 @@ def test_a_pass_continues_after_an_error_of_the_loader_that_the_caller_catches(t
 
 
 @pytest.mark.parametrize("total", [None, 4])
-def test_an_epoch_is_incomplete_if_an_error_ended_the_generator_of_its_batches(total):
+def test_an_epoch_is_incomplete_if_an_error_ended_its_loader(total):
     class Ends:
         def __iter__(self):
             yield from "ab"
@@ -277,7 +277,7 @@ def test_an_epoch_is_incomplete_if_an_error_ended_the_generator_of_its_batches(t
     assert (taken, completed) == (["a", "b", None], [False])
 
 
-def test_an_iteration_does_not_inherit_from_one_whose_end_failed():
+def test_an_iteration_starts_clean_after_a_failed_iteration_end():
     losses, taken, fails = [], [], iter([False, True])
 
     def fail(run):
@@ -302,7 +302,7 @@ def test_an_iteration_does_not_inherit_from_one_whose_end_failed():
     assert (taken, losses, run.iteration) == (["a", "b", "d", None], [None] * 4, 3)
 
 
-def test_a_batch_that_was_retried_too_often_is_left_out_if_the_caller_goes_on():
+def test_a_batch_retried_too_often_is_skipped_if_the_caller_continues():
     taken, caught = [], []
     with Loop([LambdaCallback(on_iter_begin=lambda run: run.retry() if run.batch == "b" else None)], max_retries=1) as run:
         iterator = iter(run.batches("abc"))
@@ -315,7 +315,7 @@ def test_a_batch_that_was_retried_too_often_is_left_out_if_the_caller_goes_on():
 
 
 @pytest.mark.parametrize("closes", [False, True])
-def test_a_pass_that_a_variable_holds_stays_open_after_a_break_until_it_is_closed(closes):
+def test_a_pass_held_by_a_variable_stays_open_after_a_break(closes):
     taken, ended = [], []
     with Loop([LambdaCallback(on_train_epoch_end=lambda run: ended.append(run.iteration))]) as run:
         for _ in run.epochs(1):
@@ -341,7 +341,7 @@ def test_a_pass_cannot_be_iterated_again_in_the_next_epoch():
     assert (run.epoch, run.iteration) == (2, 2)
 
 
-def test_two_passes_cannot_take_turns():
+def test_two_passes_cannot_be_interleaved():
     with pytest.raises(BadLoop, match="was closed by another pass or by the end of its epoch"), Loop([]) as run:
         for _ in run.epochs(1):
             for _ in zip(run.batches("ab"), run.batches("xy"), strict=True):
@@ -357,7 +357,7 @@ def test_an_iterator_over_a_pass_ends_with_its_epoch():
     assert (run.epoch, run.iteration) == (2, 2)
 
 
-def test_the_rest_of_a_pass_may_be_empty():
+def test_iterating_over_a_finished_pass_yields_nothing():
     with Loop([]) as run:
         for _ in run.epochs(2):
             loop = run.batches("ab")
@@ -384,7 +384,7 @@ def test_explain_shows_the_iterations_once_a_pass_has_begun():
 
 
 def opcodes():
-    """Return how many opcodes hookpoint executes in one iteration that nobody listens to."""
+    """Return how many opcodes hookpoint executes in one iteration without callbacks."""
     count = 0
 
     def trace(frame, event, argument):
@@ -407,7 +407,7 @@ def opcodes():
     return count / 2
 
 
-def test_what_is_decided_costs_no_opcodes(monkeypatch):
+def test_generated_iterations_execute_fewer_opcodes(monkeypatch):
     decided = opcodes()
     monkeypatch.setattr(batches, "iterations", Machine.iterate)
     assert 0 < decided < 0.8 * opcodes()

@@ -31,7 +31,7 @@ def test_epochs_count_from_one():
     assert seen == [1, 2, 3]
 
 
-def test_epochs_bring_the_run_to_a_number_and_go_on_from_where_it_stands():
+def test_epochs_continue_up_to_the_given_total():
     with Loop() as run:
         assert list(run.epochs(2)) == [1, 2]
         assert list(run.epochs(2)) == []
@@ -39,7 +39,7 @@ def test_epochs_bring_the_run_to_a_number_and_go_on_from_where_it_stands():
         assert list(run.epochs(0)) == []
 
 
-def test_without_a_number_epochs_end_when_the_run_is_stopped():
+def test_without_a_total_epochs_end_when_the_run_is_stopped():
     with Loop() as run:
         for epoch in run.epochs():
             assert run.max_epochs is None
@@ -48,7 +48,7 @@ def test_without_a_number_epochs_end_when_the_run_is_stopped():
     assert run.epoch == 4
 
 
-def test_the_epoch_is_open_from_its_begin_to_its_end():
+def test_epoch_complete_is_false_until_on_epoch_end():
     seen = []
     look = LambdaCallback(
         on_epoch_begin=lambda run, epoch: seen.append(("begin", epoch, run.epoch_complete)),
@@ -99,7 +99,7 @@ def test_an_epoch_is_complete_when_its_training_saw_all_its_data(body, complete)
     assert run.epoch_complete == complete
 
 
-def test_a_trigger_runs_for_complete_epochs_only():
+def test_a_trigger_runs_only_for_complete_epochs():
     class Trigger(Callback):
         def __init__(self):
             self.epochs = []
@@ -116,13 +116,13 @@ def test_a_trigger_runs_for_complete_epochs_only():
     assert trigger.epochs == [1, 3]
 
 
-def test_an_epoch_that_is_stopped_when_it_begins_is_not_handed_out():
+def test_an_epoch_stopped_at_on_epoch_begin_is_not_yielded():
     stop = LambdaCallback(on_epoch_begin=lambda run, epoch: epoch == 2 and run.stop_epoch())
     with Loop([stop]) as run:
         assert list(run.epochs(3)) == [1, 3]
 
 
-def test_epochs_that_were_broken_off_can_be_taken_up_again():
+def test_epochs_left_by_break_can_be_continued():
     with Loop() as run:
         for epoch in run.epochs(4):
             if epoch == 2:

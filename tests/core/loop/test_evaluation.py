@@ -17,7 +17,7 @@ PAIRS = [(1, 1), (2, 1), (3, 1)]
 
 
 class Points(Callback):
-    """Write down every point of validation, and the mode it is in."""
+    """Record every point of validation and its mode."""
 
     def __init__(self):
         self.seen = []
@@ -56,7 +56,7 @@ class Kept:
         return "nowhere"
 
 
-def test_it_is_a_pass_with_its_points_and_the_forward_of_the_run():
+def test_evaluate_is_a_validation_pass_with_the_forward_of_the_run():
     points = Points()
     with Loop([points], **MODEL) as run:
         assert dict(run.evaluate(PAIRS[:2])) == {}
@@ -82,10 +82,10 @@ def test_update_gets_each_batch_and_results_are_final_values():
                 assert values == {"sum": sum(seen)}
                 assert run.metrics["sum"] == sum(seen)
     assert seen == [2, 4, 6, 2, 4, 6]
-    assert run.monitors.get_history("sum") == [(0, 12.0), (1, 24.0)]  # averaged with nothing, though training was going on
+    assert run.monitors.get_history("sum") == [(0, 12.0), (1, 24.0)]  # not averaged, although a training pass is open
 
 
-def test_what_is_logged_in_it_is_told_to_results_and_to_nobody_else():
+def test_values_logged_in_an_evaluation_reach_only_results():
     logged = {}
 
     class Logs(Callback):
@@ -100,7 +100,7 @@ def test_what_is_logged_in_it_is_told_to_results_and_to_nobody_else():
     assert dict(run.metrics) == {"mean": 2.0}
 
 
-def test_a_forward_that_is_given_wins():
+def test_a_given_forward_takes_precedence():
     class Main(MainCallback):
         def on_val_forward(self, run):
             run.outputs = "main"
@@ -129,7 +129,7 @@ def test_a_batch_that_is_not_a_pair_needs_a_forward(batch, found):
         run.evaluate([batch])
 
 
-def test_a_framework_says_how_models_are_evaluated_and_arrays_become_batches():
+def test_a_stepper_provides_the_evaluation_mode_and_the_batches():
     held = []
 
     class Holding:
@@ -150,7 +150,7 @@ def test_a_framework_says_how_models_are_evaluated_and_arrays_become_batches():
     assert held == [MODEL["model"], "let go"]
 
 
-# Nothing is disturbed
+# The state of training is restored
 
 
 class Sampler:
@@ -158,7 +158,7 @@ class Sampler:
 
 
 class Loader(list):
-    """Draws from everything a loader may draw from."""
+    """Draws from every generator that a loader can use."""
 
     def __init__(self, batches, generator, sampler):
         super().__init__(batches)
@@ -174,7 +174,7 @@ class Loader(list):
 
 
 class Generator(random.Random):
-    """Python's, with the words of torch's."""
+    """Python's generator with the methods of torch's."""
 
     def get_state(self):
         return self.getstate()
@@ -184,7 +184,7 @@ class Generator(random.Random):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_random_numbers_are_put_back_those_of_the_loader_too(fails):
+def test_random_states_are_restored_including_those_of_the_loader(fails):
     generator, sampler = Generator(1), Generator(2)
     expected = (random.getstate(), generator.getstate(), sampler.getstate())
 
@@ -200,7 +200,7 @@ def test_random_numbers_are_put_back_those_of_the_loader_too(fails):
     assert (random.getstate(), generator.getstate(), sampler.getstate()) == expected
 
 
-def test_the_validation_loader_of_the_run_stays_the_one_it_was():
+def test_evaluate_does_not_replace_the_validation_loader():
     with Loop(**MODEL) as run:
         for _ in run.batches(PAIRS, "val"):
             pass
@@ -208,7 +208,7 @@ def test_the_validation_loader_of_the_run_stays_the_one_it_was():
         assert run.val_loader is PAIRS
 
 
-def test_an_error_leaves_the_iteration_and_the_mode_as_they_were():
+def test_an_error_restores_the_iteration_and_the_mode():
     def update(run):
         raise ValueError("no")
 
@@ -224,15 +224,15 @@ def test_an_error_leaves_the_iteration_and_the_mode_as_they_were():
     assert dict(run.metrics) == {"loss": 1.0}
 
 
-# What counts
+# Skipped batches, stops and signals
 
 
-def test_no_batch_is_an_error_that_says_so():
+def test_data_without_batches_raises():
     with Loop(**MODEL) as run, pytest.raises(BadLoop, match=r"^the validation data yielded no batch\.\n  check     that"):
         run.evaluate([])
 
 
-def test_no_batch_is_an_error_after_a_stop_too():
+def test_data_without_batches_raises_even_after_a_stop():
     with Loop(**MODEL) as run:
         run.stop("enough")
         with pytest.raises(BadLoop, match="yielded no batch"):
@@ -246,7 +246,7 @@ def test_a_skipped_batch_does_not_count():
     assert seen == [1, 3]
 
 
-def test_a_batch_that_its_forward_has_skipped_does_not_count():
+def test_a_batch_skipped_by_the_forward_does_not_count():
     seen = []
 
     def forward(run):
@@ -258,13 +258,13 @@ def test_a_batch_that_its_forward_has_skipped_does_not_count():
     assert seen == [1, 3]
 
 
-def test_where_no_batch_counts_there_are_no_results():
+def test_there_are_no_results_if_all_batches_are_skipped():
     with Loop([Skips(1, 2, 3)], **MODEL) as run:
         assert run.evaluate(PAIRS, results=lambda logged: {"never": 1}) == {}
     assert "never" not in run.metrics
 
 
-def test_a_stop_that_was_asked_for_does_not_end_it():
+def test_a_requested_stop_does_not_end_an_evaluation():
     seen = []
     with Loop(**MODEL) as run:
         run.stop("enough")
@@ -272,7 +272,7 @@ def test_a_stop_that_was_asked_for_does_not_end_it():
     assert seen == [1, 2, 3]
 
 
-def test_stop_epoch_ends_it_and_its_results_are_those_of_what_was_seen():
+def test_stop_epoch_ends_an_evaluation_with_the_results_so_far():
     seen = []
 
     def update(run):
@@ -300,7 +300,7 @@ def interrupted(run):
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_pass_that_a_signal_cuts_off_has_no_results():
+def test_an_evaluation_interrupted_by_a_signal_has_no_results():
     seen, results = [], []
     with pytest.raises(KeyboardInterrupt), Loop(**MODEL) as run:
         for _ in run.epochs(3):
@@ -317,7 +317,7 @@ def test_a_pass_that_a_signal_cuts_off_has_no_results():
     assert results == [{}]
 
 
-def test_where_there_is_a_saver_a_signal_lets_it_come_to_its_end():
+def test_with_a_saver_an_evaluation_finishes_after_a_signal():
     seen, saver = [], Kept()
     with pytest.raises(KeyboardInterrupt), Loop([saver], store=saver, **MODEL) as run:
         for _ in run.epochs(3):

@@ -1,4 +1,4 @@
-"""HostDriver: a trainer of another kind drives the callbacks, which see what they see in a Runner."""
+"""HostDriver: another library's trainer drives the callbacks, which see the same as in a Runner."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Record(Callback):
     def _note(self, point):
         def note(run):
             idx = run.batch_idx if hasattr(run, "batch_idx") else None
-            is_known = "val_loss" in run.metrics and (run.mode != "val" or "iter" not in point)  # a host has none in the pass
+            is_known = "val_loss" in run.metrics and (run.mode != "val" or "iter" not in point)  # unknown to a host in the pass
             val_loss = round(run.metrics["val_loss"], 5) if is_known else None
             self.seen.append((point, run.epoch, run.iteration, run.step, run.mode, idx, run.samples, val_loss))
 
@@ -75,7 +75,7 @@ TRAIN, VAL = data(), data(2, 4, seed=2)
 
 
 class Trainer:
-    """A trainer with a loop of its own, as other libraries have one, which tells a driver of its events."""
+    """A trainer with its own loop, as in other libraries, that reports its events to a driver."""
 
     def __init__(self, callbacks, *, accumulate=1, validate_at=(), **options):
         self.model = Net()
@@ -167,7 +167,7 @@ def in_a_runner(callbacks, epochs=3, *, workdir=None, validate_every=None, **opt
 
 
 def recorded(run, *callbacks):
-    """Run something with a record in its list; return the record, and what it raised."""
+    """Run with a record in the list of callbacks; return what it saw, and the error."""
     record = Record()
     try:
         run([record, *callbacks])
@@ -188,27 +188,27 @@ def stop_at(point, when):
     return on(point)(lambda run: run.stop("enough") if when(run) else None)
 
 
-def test_a_plain_run():
+def test_a_run_is_seen_as_in_a_runner():
     seen = compared()
     assert len(seen) == 189
     assert seen[-1] == ("on_run_end", 3, 18, 18, None, None, 54, seen[-1][-1])
 
 
-def test_an_accumulating_run():
+def test_an_accumulating_run_is_seen_as_in_a_runner():
     compared(runner={"accumulate": 4}, trainer={"accumulate": 4})
 
 
-def test_a_run_that_is_stopped_in_a_batch():
+def test_a_stop_in_a_batch_is_seen_as_in_a_runner():
     seen = compared(make=lambda: [stop_at("on_train_iter_end", lambda run: run.iteration == 8)])
     assert seen[-1][1:4] == (2, 8, 8)
 
 
-def test_a_run_that_is_stopped_at_the_end_of_an_epoch():
+def test_a_stop_at_the_end_of_an_epoch_is_seen_as_in_a_runner():
     seen = compared(make=lambda: [stop_at("on_epoch_end", lambda run: run.epoch == 2)])
     assert seen[-1][1:4] == (2, 12, 12)
 
 
-def test_a_callback_that_raises():
+def test_an_error_in_a_callback_is_seen_as_in_a_runner():
     def fail(run):
         if run.iteration == 7:
             raise ValueError("no more")
@@ -219,7 +219,7 @@ def test_a_callback_that_raises():
 
 @pytest.mark.parametrize("at", [7, FIRST_SAMPLE])
 @pytest.mark.parametrize("when", [None, Every(steps=1)])
-def test_stop_run_is_a_request_that_the_host_never_sees_raised(at, when):
+def test_stop_run_is_a_request_and_never_raised_in_the_host(at, when):
     def stop(run):
         if run.iteration == at:
             raise StopRun("enough")
@@ -236,7 +236,7 @@ class Skipping(Callback):
             run.skip_batch()
 
 
-def test_a_host_that_can_skip_is_told_what_to_compute():
+def test_a_host_that_can_skip_is_told_which_batches_to_compute():
     driver, skipped = HostDriver([Skipping()], Host("Trainer", can=frozenset(["skip_batch"]))), []
     driver.start_run()
     driver.start_epoch()
@@ -253,7 +253,7 @@ def test_a_host_that_can_skip_is_told_what_to_compute():
     driver.finish_run()
 
 
-def test_a_host_that_does_not_say_that_it_can_skip_cannot():
+def test_skip_batch_raises_under_a_host_that_does_not_support_it():
     driver = HostDriver([Skipping()], Host("Trainer"))
     driver.start_run()
     driver.start_epoch()
@@ -265,8 +265,8 @@ def test_a_host_that_does_not_say_that_it_can_skip_cannot():
     driver.finish_run()
 
 
-def test_a_resume_before_the_validation_of_an_epoch():
-    """The training of the epoch was over: the host validates, and what is logged counts."""
+def test_a_resume_before_the_validation_keeps_the_training_metrics():
+    """The training pass of the epoch was over: the host validates, and the logged metrics are kept."""
     losses = []
     first = HostDriver([], Host("mine"))
     first.start_run(epochs=1)
@@ -292,7 +292,7 @@ def test_a_resume_before_the_validation_of_an_epoch():
     assert losses == [{"loss": 2.0, "val_loss": 3.0}]
 
 
-def test_a_validation_in_the_middle_of_an_epoch():
+def test_a_validation_within_an_epoch_is_seen_as_in_a_runner():
     ours, theirs = Record(), Record()
     in_a_runner([ours], validate_every=Every(steps=3) | Every(epochs=1))
     Trainer([theirs], validate_at=(3, 6)).fit(3)
@@ -302,8 +302,8 @@ def test_a_validation_in_the_middle_of_an_epoch():
 
 
 @pytest.mark.parametrize("place", [(1, 2), (1, 0), (2, 0)])
-def test_a_resume_in_an_epoch_or_between_two(tmp_path, place):
-    """The record of a resumed host is that of a Runner that was stopped, and resumed, at the same place."""
+def test_a_resume_within_or_between_epochs_is_seen_as_in_a_runner(tmp_path, place):
+    """A resumed host has the record of a Runner that was stopped and resumed at the same place."""
     epoch, batch = place
     after = epoch * len(TRAIN) + batch
     stopping = [stop_at("on_train_iter_end" if batch else "on_epoch_end", lambda run: run.iteration == after)]
@@ -318,7 +318,7 @@ def test_a_resume_in_an_epoch_or_between_two(tmp_path, place):
     assert theirs.seen == ours.seen
 
 
-def test_a_resume_after_the_last_pass_of_an_epoch():
+def test_a_resume_after_the_last_pass_continues_at_on_epoch_end():
     whole, first = Record(), Trainer([Record()])
     Trainer([whole]).fit(3)
     first.fit(3, keep_at=(1, None))
@@ -330,7 +330,7 @@ def test_a_resume_after_the_last_pass_of_an_epoch():
     assert [one[0] for one in rest.seen[:ended]] == ["on_setup", "on_run_begin", "on_load", "on_epoch_begin"]
 
 
-def test_state_of_callbacks_comes_back():
+def test_the_state_of_callbacks_is_restored():
     def fitted(found=None, keep_at=None):
         record = Record()
         trainer = Trainer([record, cb.EarlyStopping("val_loss", patience=2, min_delta=10.0)])
@@ -342,7 +342,7 @@ def test_state_of_callbacks_comes_back():
     assert fitted(found=kept)[0] == last
 
 
-def test_values_that_are_shown_count_for_no_mean():
+def test_shown_values_are_not_averaged():
     seen = []
     driver = HostDriver([LambdaCallback(on_train_epoch_end=lambda run: seen.append(dict(run.metrics)))], Host("mine"))
     driver.start_run(epochs=1)
@@ -367,7 +367,7 @@ def test_signals_are_left_to_the_host():
     driver.finish_run()
 
 
-def test_a_point_that_the_host_has_not_is_refused_with_its_name():
+def test_a_point_that_the_host_does_not_have_raises():
     class Fetching(Callback):
         def on_batch_fetch_end(self, run): ...
 
@@ -376,7 +376,7 @@ def test_a_point_that_the_host_has_not_is_refused_with_its_name():
         HostDriver([Fetching()], Host("Trainer", cannot))
 
 
-def test_a_point_that_the_host_turns_out_not_to_reach_is_refused_before_the_first_step():
+def test_rejecting_a_point_raises_if_a_callback_handles_it():
     driver = HostDriver([on("on_step_end")(lambda run: None)], Host("Trainer"))
     driver.start_run()
     driver.reject(["on_step_begin"], "its step is compiled")
@@ -385,7 +385,7 @@ def test_a_point_that_the_host_turns_out_not_to_reach_is_refused_before_the_firs
     driver.finish_run()
 
 
-def test_a_host_that_continues_without_a_state_gives_its_clocks():
+def test_a_host_without_a_state_can_set_the_clocks():
     seen = []
     driver = HostDriver([on("on_epoch_begin")(lambda run: seen.append((run.epoch, run.step)))], Host("mine"))
     driver.start_run(clocks={"epoch": 4, "epochs_done": 4, "step": 100})
@@ -395,7 +395,7 @@ def test_a_host_that_continues_without_a_state_gives_its_clocks():
     assert seen == [(5, 100)]
 
 
-def test_savers_and_skippers_are_refused_where_the_host_cannot():
+def test_savers_and_skippers_raise_under_a_host_without_support():
     with pytest.raises(NotUnderHost, match="ModelSaver saves checkpoints, which Trainer does not support: it writes its own"):
         HostDriver([cb.ModelSaver()], Host("Trainer"))
 
@@ -409,7 +409,7 @@ def test_savers_and_skippers_are_refused_where_the_host_cannot():
 
 
 @pytest.mark.parametrize("verdict", ["retry", "stop_epoch", "skip_step", "save"])
-def test_a_verdict_that_the_host_cannot_honour_is_refused_at_the_call(verdict):
+def test_a_verdict_that_the_host_does_not_support_raises(verdict):
     cannot = {"stop_epoch": "its epochs are whole", "skip_step": "it steps by itself", "save": "it saves by itself"}
     driver = HostDriver([], Host("Trainer", cannot))
     driver.start_run()
@@ -438,7 +438,7 @@ def test_saves_are_written_by_the_host():
     assert [step for _, step in written] == [2, 3]
 
 
-def test_calls_in_the_wrong_order_say_what_to_call():
+def test_calls_in_the_wrong_order_raise():
     driver = HostDriver([], Host("Trainer"))
     with pytest.raises(OutsideRun, match="Trainer has not started a run"):
         driver.start_epoch()
@@ -459,7 +459,7 @@ def test_calls_in_the_wrong_order_say_what_to_call():
     assert not driver.is_running
 
 
-def test_a_driven_iteration_runs_specialized_code_also_after_a_pass_inside_it():
+def test_iterations_run_specialized_code_even_after_a_nested_pass():
     rows = []
     driver = HostDriver([on("on_iter_end")(lambda run: rows.append((run.mode, run.iteration, run.step)))], Host("mine"))
     driver.start_run()
@@ -482,7 +482,7 @@ def test_a_driven_iteration_runs_specialized_code_also_after_a_pass_inside_it():
     assert "count_step" not in text.partition("The end of an iteration in a train pass")[2]  # the host reports its steps
 
 
-def test_a_point_that_a_callback_can_do_without_is_no_reason_to_refuse_it():
+def test_a_missing_optional_point_does_not_raise():
     class Careful(Callback):
         optional_points = ("on_iter_skip",)
 
@@ -499,7 +499,7 @@ def test_a_point_that_a_callback_can_do_without_is_no_reason_to_refuse_it():
         HostDriver([Fetching()], Host("Trainer", cannot))
 
 
-def test_handlers_in_the_data_that_nothing_calls_are_named():
+def test_data_handlers_that_are_never_called_warn():
     class InData(Callback):
         def on_sample(self, sample): ...
 
@@ -519,4 +519,4 @@ def test_handlers_in_the_data_that_nothing_calls_are_named():
     callback = InData()
     loader = HookedLoader([1, 2, 3], callbacks=[callback])
     trained(callback, loader)  # no warning, which would be an error
-    trained(callback, None)  # the adapter does not know the loader, but there is one
+    trained(callback, None)  # the adapter does not know the loader, but a loader exists

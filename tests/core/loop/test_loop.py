@@ -12,7 +12,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Points(Callback):
-    """Remember every point that fires; fail where told to."""
+    """Record every point that fires; raise at the points in `fails`."""
 
     def __init__(self, **fails):
         self.seen, self.fails = [], fails
@@ -39,7 +39,7 @@ def failing(point, error=None, **options):
     return LambdaCallback(**{point: fail}, **options)
 
 
-# The whole of a run
+# A whole run
 
 
 def test_a_run_fires_its_points_in_the_order_of_the_table():
@@ -62,7 +62,7 @@ def test_a_run_fires_its_points_in_the_order_of_the_table():
 
 
 @pytest.mark.parametrize("mode", ["val", "pred"])
-def test_validation_and_prediction_outside_of_epochs_open_none(mode):
+def test_validation_and_prediction_do_not_open_an_epoch(mode):
     points = Points()
     with Loop([points]) as run:
         assert list(run.batches("a", mode=mode)) == ["a"]
@@ -84,12 +84,12 @@ def test_setup_gets_the_model_and_the_workdir_before_on_setup():
         assert top.had == inner.had == ("model", "runs/x")
 
 
-def test_mistakes_in_callbacks_show_before_anything_runs():
+def test_mistakes_in_callbacks_raise_before_anything_runs():
     with pytest.raises(NotACallback, match="Points is a class; expected an instance"):
         Loop([Points])
 
 
-def test_the_list_of_callbacks_is_copied_and_never_edited():
+def test_the_list_of_callbacks_is_copied_and_never_modified():
     first, second = Points(), Points()
     callbacks = [first]
     loop = Loop(callbacks)
@@ -102,7 +102,7 @@ def test_the_list_of_callbacks_is_copied_and_never_edited():
     assert callbacks == [first, second]
 
 
-def test_callbacks_may_be_a_generator_or_just_one():
+def test_callbacks_can_be_a_generator_or_a_single_callback():
     points = Points()
     for callbacks in ((one for one in [points]), points, CallbackPipeline([points])):
         with Loop(callbacks):
@@ -127,7 +127,7 @@ def test_a_loop_can_be_entered_again_for_a_fresh_run():
     assert dict(second.metrics) == {}
 
 
-def test_a_loop_that_runs_cannot_be_entered():
+def test_a_running_loop_cannot_be_entered():
     loop = Loop()
     with loop, pytest.raises(OutsideRun) as caught:
         loop.__enter__()
@@ -135,7 +135,7 @@ def test_a_loop_that_runs_cannot_be_entered():
 
 
 @pytest.mark.parametrize("use", [lambda run: run.epochs(1), lambda run: run.batches("a"), lambda run: run.stop_epoch()])
-def test_a_run_that_was_left_gives_nothing_more(use):
+def test_using_a_run_after_its_end_raises(use):
     with Loop() as run:
         pass
     with pytest.raises(OutsideRun) as caught:
@@ -145,7 +145,7 @@ def test_a_run_that_was_left_gives_nothing_more(use):
 
 
 @pytest.mark.parametrize("name", ["epochs", "batches", "log", "step", "hyper"])
-def test_an_attribute_of_the_run_on_the_loop_says_to_enter_it(name):
+def test_an_attribute_of_the_run_raises_on_the_loop(name):
     loop = Loop()
     with pytest.raises(OutsideRun) as caught:
         getattr(loop, name)
@@ -155,13 +155,13 @@ def test_an_attribute_of_the_run_on_the_loop_says_to_enter_it(name):
 
 
 @pytest.mark.parametrize("name", ["epoch_s", "_loop", "__len__"])
-def test_any_other_missing_attribute_of_a_loop_is_reported_as_usual(name):
+def test_any_other_missing_attribute_of_a_loop_raises_attribute_error(name):
     with pytest.raises(AttributeError, match=f"^'Loop' object has no attribute '{name}'$"):
         getattr(Loop(), name)
 
 
 @pytest.mark.parametrize("take", [lambda run: run.epochs(3), lambda run: run.batches("abc")])
-def test_an_iterator_that_outlives_its_run_gives_nothing_more(take):
+def test_an_iterator_that_outlives_its_run_raises(take):
     loop = Loop()
     with loop as run:
         kept = take(run)
@@ -170,7 +170,7 @@ def test_an_iterator_that_outlives_its_run_gives_nothing_more(take):
         next(kept)
 
 
-def test_batches_kept_from_an_earlier_run_are_refused_in_the_next():
+def test_batches_kept_from_an_earlier_run_raise_in_the_next_run():
     loop = Loop()
     with loop as run:
         kept = run.batches("abc")
@@ -181,7 +181,7 @@ def test_batches_kept_from_an_earlier_run_are_refused_in_the_next():
         assert run.iteration == 0
 
 
-def test_loops_nest():
+def test_loops_can_be_nested():
     outer_points, inner_points = Points(), Points()
     with Loop([outer_points]) as outer:
         for _ in outer.batches("ab"):
@@ -225,7 +225,7 @@ def test_loops_nest():
         ),
     ],
 )
-def test_what_cannot_be_looped_over_is_refused(use, message):
+def test_invalid_arguments_raise(use, message):
     with pytest.raises(BadLoop) as caught:
         use()
     assert str(caught.value) == message
@@ -241,7 +241,7 @@ def in_run(use):
 
 
 @pytest.mark.parametrize("error", [ValueError("body"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
-def test_an_exception_in_the_body_fires_on_exception_and_on_run_end_and_nothing_else(error):
+def test_an_exception_in_the_body_fires_only_on_exception_and_on_run_end(error):
     points, seen = Points(), []
     look = LambdaCallback(on_exception=lambda error: seen.append(error))
     with pytest.raises(type(error)) as caught, Loop([points, look]) as run:
@@ -257,7 +257,7 @@ def test_an_exception_in_the_body_fires_on_exception_and_on_run_end_and_nothing_
     assert current_run() is None
 
 
-def test_after_an_exception_nothing_is_left_of_what_was_open():
+def test_an_exception_closes_the_open_pass():
     kept = []
     with pytest.raises(ValueError, match="body"), Loop() as run:
         for _ in run.epochs(2):
@@ -270,7 +270,7 @@ def test_after_an_exception_nothing_is_left_of_what_was_open():
 
 
 @pytest.mark.parametrize("point", ["on_setup", "on_run_begin"])
-def test_an_error_before_the_body_ends_the_run_too(point):
+def test_an_error_before_the_body_ends_the_run(point):
     points = Points()
     with pytest.raises(ValueError, match=point) as caught, Loop([points, failing(point, name="bad")]):
         pytest.fail("the body must not run")
@@ -294,7 +294,7 @@ def test_an_error_before_the_body_ends_the_run_too(point):
         "on_epoch_end",
     ],
 )
-def test_an_error_of_a_handler_ends_the_run_with_a_note_of_who_failed_where(point):
+def test_an_error_in_a_handler_ends_the_run_with_a_note(point):
     points = Points()
     with pytest.raises(ValueError, match=point) as caught, Loop([points, failing(point, name="bad")]) as run:
         for _ in run.epochs(2):
@@ -304,13 +304,13 @@ def test_an_error_of_a_handler_ends_the_run_with_a_note_of_who_failed_where(poin
     assert caught.value.__notes__ == [f"in callback bad at {point} (step {run.step}, rank 0)"]
 
 
-def test_an_error_of_a_handler_after_a_break_is_not_lost():
+def test_an_error_in_a_handler_after_a_break_is_raised():
     with pytest.raises(ValueError, match="on_train_iter_end"), Loop([failing("on_train_iter_end")]) as run:
         for _ in run.batches("ab"):
             break
 
 
-def test_an_error_of_the_loader_ends_the_run():
+def test_an_error_in_the_loader_ends_the_run():
     def loader():
         yield "a"
         raise OSError("gone")
@@ -323,7 +323,7 @@ def test_an_error_of_the_loader_ends_the_run():
     assert run.iteration == 1
 
 
-def test_a_loader_that_cannot_even_start_ends_the_run():
+def test_a_loader_that_fails_to_start_ends_the_run():
     class Broken:
         def __iter__(self):
             raise OSError("gone")
@@ -335,7 +335,7 @@ def test_a_loader_that_cannot_even_start_ends_the_run():
     assert points.seen[-3:] == ["on_train_epoch_begin", "on_exception", "on_run_end"]
 
 
-def test_an_exception_that_the_user_catches_inside_the_run_breaks_the_pass_off_like_a_break():
+def test_an_exception_caught_inside_the_run_ends_a_pass_like_a_break():
     points = Points()
     with Loop([points]) as run:
         for _ in run.epochs(2):
@@ -350,7 +350,7 @@ def test_an_exception_that_the_user_catches_inside_the_run_breaks_the_pass_off_l
     assert run.iteration == 3
 
 
-def test_a_stop_iteration_of_a_handler_does_not_look_like_the_end_of_the_data():
+def test_stop_iteration_in_a_handler_becomes_a_runtime_error():
     with pytest.raises(RuntimeError) as caught, Loop([failing("on_iter_begin", StopIteration(), name="bad")]) as run:
         for _ in run.batches("ab"):
             pass
@@ -361,7 +361,7 @@ def test_a_stop_iteration_of_a_handler_does_not_look_like_the_end_of_the_data():
 # on_run_end
 
 
-def test_every_callback_gets_on_run_end_and_then_its_error_is_raised():
+def test_an_error_at_on_run_end_is_raised_after_all_callbacks():
     points = Points()
     with pytest.raises(ValueError, match="on_run_end") as caught, Loop([failing("on_run_end", name="bad"), points]):
         pass
@@ -380,13 +380,13 @@ def test_several_errors_at_on_run_end_are_raised_as_a_group():
     assert points.seen[-1] == "on_run_end"
 
 
-def test_an_error_at_on_run_end_does_not_mask_the_one_that_ended_the_run():
+def test_an_error_at_on_run_end_does_not_mask_the_original_error():
     with pytest.raises(ValueError, match="body") as caught, Loop([failing("on_run_end", OSError("end"))]):
         raise ValueError("body")
     assert caught.value.__notes__ == ["on_run_end failed too: OSError: end"]
 
 
-def test_an_error_at_on_exception_is_logged_and_everyone_else_is_called(caplog):
+def test_an_error_at_on_exception_is_logged_and_the_others_are_called(caplog):
     points = Points()
     with pytest.raises(ValueError, match="body"), Loop([failing("on_exception", OSError("second")), points]):
         raise ValueError("body")
@@ -402,7 +402,7 @@ def test_an_error_at_on_run_end_of_a_stopped_run_is_still_raised():
 # What a break leaves behind
 
 
-def test_a_break_ends_the_iteration_and_the_epoch_normally_but_incomplete():
+def test_a_break_ends_the_iteration_and_an_incomplete_epoch():
     points, complete = Points(), []
     look = LambdaCallback(on_epoch_end=lambda run: complete.append(run.epoch_complete))
     with Loop([points, look]) as run:
@@ -417,7 +417,7 @@ def test_a_break_ends_the_iteration_and_the_epoch_normally_but_incomplete():
     assert run.iteration == 3
 
 
-def test_continue_changes_nothing():
+def test_continue_does_not_change_the_points():
     points = Points()
     with Loop([points]) as run:
         for _ in run.batches("ab"):
@@ -441,7 +441,7 @@ def test_continue_changes_nothing():
         lambda run: run.epochs(5),
     ],
 )
-def test_the_next_call_of_the_run_closes_a_pass_that_was_broken_off(call):
+def test_the_next_call_of_the_run_closes_a_pass_left_by_break(call):
     points = Points()
     with Loop([points]) as run:
         for _ in run.epochs(1):
@@ -453,7 +453,7 @@ def test_the_next_call_of_the_run_closes_a_pass_that_was_broken_off(call):
             assert points.seen[:3] == ["on_train_iter_end", "on_iter_end", "on_train_epoch_end"]
 
 
-def test_a_broken_off_epoch_closes_at_the_next_call_or_when_the_run_is_left():
+def test_an_epoch_left_by_break_closes_at_the_next_call_or_the_run_end():
     points = Points()
     with Loop([points]) as run:
         for _ in run.epochs(5):
@@ -469,7 +469,7 @@ def test_a_broken_off_epoch_closes_at_the_next_call_or_when_the_run_is_left():
     assert (run.epoch, run.epoch_complete) == (2, False)
 
 
-def test_a_handler_may_use_the_run_while_what_was_broken_off_is_closed():
+def test_handlers_can_use_the_run_while_a_pass_left_by_break_is_closed():
     points = Points()
     use = LambdaCallback(
         on_iter_end=lambda run: run.log(x=1), on_val_epoch_end=lambda run: run.log(x=1), on_epoch_end=lambda run: run.log(x=1)
@@ -489,7 +489,7 @@ def test_a_handler_may_use_the_run_while_what_was_broken_off_is_closed():
     assert without_fetches(points)[2:-1] == epoch * 2
 
 
-def test_what_begins_a_run_gets_it_before_the_first_point():
+def test_begin_gets_the_run_before_the_first_point():
     points = Points()
 
     def begin(run):
@@ -501,7 +501,7 @@ def test_what_begins_a_run_gets_it_before_the_first_point():
     assert points.seen == ["on_setup", "on_run_begin", "on_run_end"]
 
 
-def test_what_fails_to_begin_a_run_ends_it():
+def test_an_error_in_begin_ends_the_run():
     points = Points()
 
     def begin(run):
@@ -513,8 +513,8 @@ def test_what_fails_to_begin_a_run_ends_it():
     assert points.seen == ["on_exception", "on_run_end"]
 
 
-def test_a_run_whose_state_cannot_be_read_when_it_fails_is_cleaned_up(monkeypatch):
-    """As when a device has failed: the first error is what is raised, and handlers of signals are put back."""
+def test_a_failed_run_with_unreadable_state_is_cleaned_up(monkeypatch):
+    """For example after a device failed: the first error is raised, and the signal handlers are restored."""
 
     class Keeps:
         def save(self, state, *, step, tags): ...
@@ -538,7 +538,7 @@ def test_a_run_whose_state_cannot_be_read_when_it_fails_is_cleaned_up(monkeypatc
     assert current_run() is None
 
 
-def test_a_stop_that_is_raised_at_on_load_ends_the_run_and_no_more(tmp_path):
+def test_stop_run_raised_at_on_load_stops_the_run(tmp_path):
     def train(*callbacks):
         with hookpoint.Loop([cb.ModelSaver(), *callbacks], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
             for _ in run.epochs(2 if not callbacks else 5):

@@ -24,7 +24,7 @@ class Validation(Callback):
 
 
 def logs(epoch, name="acc"):
-    """Return a callback of the user's that logs a metric from this epoch on."""
+    """Return a user callback that logs a metric from this epoch on."""
     return LambdaCallback(on_trigger=lambda run: run.log({name: 1.0})).when(After(epochs=epoch))
 
 
@@ -41,7 +41,7 @@ def last_epoch(callbacks, *, epochs=9, each=lambda run: None, batches=2):
     return run.epoch, False
 
 
-def test_a_metric_that_the_first_epoch_did_not_log_is_an_error_at_its_end():
+def test_a_metric_that_the_first_epoch_did_not_log_raises_at_its_end():
     with pytest.raises(errors.MissingMetric) as caught, Loop([Reader()]) as run:
         for _ in run.epochs(50):
             run.log(loss=1, accu=2)
@@ -57,14 +57,14 @@ def test_a_metric_that_the_first_epoch_did_not_log_is_an_error_at_its_end():
     assert caught.value.name == "acc"
 
 
-def test_the_last_epoch_ends_with_a_warning(train, caplog):
+def test_a_metric_missing_in_the_last_epoch_only_warns(train, caplog):
     assert train([Reader()], body=lambda run: run.log(loss=1)).epoch == 1
     assert [line.partition("\n")[0] for line in caplog.messages] == [
         "Reader reads 'acc', which nothing has logged by the end of epoch 1."
     ]
 
 
-def test_a_loop_without_epochs_has_a_last_pass_too(caplog):
+def test_a_missing_metric_is_detected_in_a_loop_without_epochs(caplog):
     with Loop([Reader()]) as run:
         for _ in run.batches(range(3)):
             run.log(loss=1)
@@ -83,7 +83,7 @@ def test_a_loop_without_epochs_has_a_last_pass_too(caplog):
     assert run.epoch == 1
 
 
-def test_an_epoch_that_was_cut_short_owes_nothing(train, caplog):
+def test_an_incomplete_epoch_is_not_checked(train, caplog):
     with Loop([Reader()]) as run:
         for epoch in run.epochs(3):
             for _ in run.batches(range(3)):
@@ -96,12 +96,12 @@ def test_an_epoch_that_was_cut_short_owes_nothing(train, caplog):
     assert caplog.messages == []
 
 
-def test_a_run_that_was_stopped_says_nothing(train, caplog):
+def test_a_stopped_run_does_not_warn(train, caplog):
     train([Reader()], epochs=9, body=lambda run: run.stop("enough"))
     assert caplog.messages == []
 
 
-def test_a_run_of_no_epochs_says_nothing(caplog):
+def test_a_run_without_epochs_does_not_warn(caplog):
     with Loop([Reader()]) as run:
         for _ in run.epochs(0):
             pytest.fail("there are none")
@@ -120,25 +120,25 @@ def test_a_run_of_no_epochs_says_nothing(caplog):
         (At(steps=[5]) & After(epochs=1), 3),
     ],
 )
-def test_a_reader_with_a_schedule_has_read_by_then(schedule, ends):
+def test_a_missing_metric_raises_when_its_reader_is_first_due(schedule, ends):
     assert last_epoch([Reader().when(schedule)]) == (ends, True)
     assert last_epoch([Reader().when(schedule), logs(1)]) == (9, False)
 
 
-def test_a_reader_that_is_called_under_a_condition_may_never_read(caplog):
+def test_a_missing_metric_of_a_conditional_reader_only_warns(caplog):
     assert last_epoch([EnableCallbackIf(Reader(), lambda run: False)]) == (9, False)
     assert "Reader reads 'acc'" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "result"), [("acc", (9, False)), ("acv", (3, True))])
-def test_whoever_could_log_it_has_had_a_turn(name, result):
+def test_a_missing_metric_raises_only_after_every_callback_has_run(name, result):
     assert last_epoch([Reader(), logs(3, name)]) == result
     function = on("on_epoch_end", when=Every(epochs=3))(lambda run: run.log({name: 1}))
     assert last_epoch([Reader(), function]) == result
     assert last_epoch([function, Reader()]) == result
 
 
-def test_of_declared_writers_only_theirs_is_waited_for():
+def test_only_declared_writers_of_the_metric_delay_the_error():
     class Writer(Callback):
         writes = ("acc",)
 
@@ -150,7 +150,7 @@ def test_of_declared_writers_only_theirs_is_waited_for():
     assert last_epoch([Reader().when(Every(epochs=2)), Writer(), seldom]) == (2, True)
 
 
-def test_what_may_be_written_is_no_error(caplog):
+def test_a_missing_metric_declared_in_may_write_only_warns(caplog):
     class Sometimes(Callback):
         may_write = ("acc",)
 
@@ -163,7 +163,7 @@ def test_what_may_be_written_is_no_error(caplog):
 # Validation
 
 
-def test_a_loop_may_validate_every_few_epochs():
+def test_a_validation_metric_raises_only_after_the_first_validation():
     def validate(name):
         def each(run):
             if run.epoch % 3 == 0:
@@ -176,7 +176,7 @@ def test_a_loop_may_validate_every_few_epochs():
     assert last_epoch([Validation()], each=validate("acv")) == (3, True)
 
 
-def test_a_loop_may_validate_without_a_pass():
+def test_a_validation_without_a_pass_delays_the_error():
     def measure(name):
         return lambda run: run.log({name: 1.0}) if run.epoch % 3 == 0 else None
 
@@ -185,7 +185,7 @@ def test_a_loop_may_validate_without_a_pass():
 
 
 @pytest.mark.parametrize("prefix", ["eval_", "test/", "dev-", "valid_"])
-def test_other_evaluations_may_run_every_few_epochs_too(prefix):
+def test_other_evaluations_every_few_epochs_delay_the_error(prefix):
     def measure(name):
         def each(run):
             run.log(val_loss=1.0)
@@ -199,7 +199,7 @@ def test_other_evaluations_may_run_every_few_epochs_too(prefix):
     assert last_epoch([reader()], each=measure("acv")) == (3, True)
 
 
-def test_a_loop_that_never_validates_is_told_after_its_first_epoch(caplog):
+def test_a_loop_that_never_validates_warns_after_its_first_epoch(caplog):
     said = []
     assert last_epoch([Validation()], each=lambda run: said.append(len(caplog.messages))) == (9, False)
     assert said == [0] + [1] * 8
@@ -207,7 +207,7 @@ def test_a_loop_that_never_validates_is_told_after_its_first_epoch(caplog):
     assert caplog.messages[1].startswith("Validation reads 'val_acc', which nothing has logged by the end of epoch 9.")
 
 
-def test_a_callback_that_logs_in_validation_has_its_turn_there():
+def test_a_callback_that_logs_in_validation_delays_the_error():
     class Measures(Callback):
         def on_val_epoch_end(self, run):
             run.put_scalar(self.metric, 1.0)
@@ -223,7 +223,7 @@ def test_a_callback_that_logs_in_validation_has_its_turn_there():
     assert last_epoch([Reader(), Measures()], each=each) == (3, True)
 
 
-# Names, before the run
+# Misspelled names
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_callback_that_logs_in_validation_has_its_turn_there():
     ],
 )
 @pytest.mark.parametrize("declared", ["writes", "may_write"])
-def test_a_near_miss_of_a_written_metric_is_a_warning_in_a_loop(reads, writes, meant, declared, caplog):
+def test_a_misspelled_metric_warns_when_the_run_begins(reads, writes, meant, declared, caplog):
     one, other = Callback(), Callback()
     one.reads = (reads,)
     setattr(other, declared, (writes,))
@@ -252,14 +252,14 @@ def test_a_near_miss_of_a_written_metric_is_a_warning_in_a_loop(reads, writes, m
 @pytest.mark.parametrize(
     ("reads", "writes"), [("top1", "top5"), ("acc", "loss"), ("loss", "val_loss"), ("kl_1_2", "kl_2_1"), ("acc", "acc1")]
 )
-def test_other_metrics_are_not_taken_for_a_slip(reads, writes, caplog):
+def test_other_metric_names_are_not_reported_as_misspelled(reads, writes, caplog):
     one, other = Callback(), Callback()
     one.reads, other.writes = (reads,), (writes,)
     with Loop([one, other]):
         assert caplog.messages == []
 
 
-def test_a_metric_that_is_written_too_is_no_slip_of_its_neighbour(caplog):
+def test_a_metric_with_a_writer_is_not_reported_as_misspelled(caplog):
     one, other = Callback(), Callback()
     one.reads, other.writes = ("los",), ("loss", "los")
     with Loop([one, other]):

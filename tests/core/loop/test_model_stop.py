@@ -14,7 +14,7 @@ class Model:
 
 
 class Stops(Callback):
-    """Keras's own idiom."""
+    """The idiom of Keras."""
 
     def __init__(self, at):
         super().__init__()
@@ -39,18 +39,18 @@ def trained(model, *callbacks, epochs=5, **options):
     return run
 
 
-def test_at_the_end_of_an_epoch():
+def test_stop_training_at_the_end_of_an_epoch_stops_the_run():
     run = trained(Model(), Stops(at=2))
     assert (run.epoch, run.iteration, run.stop_reason) == (2, 6, "model.stop_training was set")
 
 
-def test_in_the_middle_of_an_epoch():
+def test_stop_training_within_an_epoch_stops_the_run():
     run = trained(Model(), StopsInEpoch())
     assert (run.epoch, run.iteration) == (2, 4)
     assert not run.epoch_complete
 
 
-def test_the_next_run_begins_without_it():
+def test_the_next_run_clears_stop_training():
     model = Model()
     trained(model, Stops(at=1))
     assert model.stop_training
@@ -58,7 +58,7 @@ def test_the_next_run_begins_without_it():
     assert run.epoch == 3
 
 
-def test_without_a_callback_of_the_users_nobody_looks():
+def test_stop_training_is_ignored_without_a_user_callback():
     model = Model()
     with Loop([cb.MaxSteps(100)], model=model, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(2):
@@ -67,14 +67,14 @@ def test_without_a_callback_of_the_users_nobody_looks():
     assert (run.epoch, run.stop_reason) == (2, None)
 
 
-def test_an_attribute_of_the_model_that_is_not_true_is_left_alone():
+def test_a_false_stop_training_attribute_is_left_unchanged():
     model = Model()
     model.stop_training = False
     trained(model, Stops(at=9), epochs=1)
     assert model.stop_training is False
 
 
-def test_only_true_stops():
+def test_setting_stop_training_to_false_does_not_stop_the_run():
     model = Model()
 
     class Says(Callback):
@@ -85,7 +85,7 @@ def test_only_true_stops():
 
 
 class Wrapper(torch.nn.Module):
-    """As DistributedDataParallel: the model is inside, under `module`."""
+    """Like DistributedDataParallel, keeps the model in `module`."""
 
     def __init__(self, module):
         super().__init__()
@@ -99,13 +99,13 @@ class StopsInner(Callback):
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, Wrapper, lambda model: torch.compile(model, backend="eager")])
-def test_the_model_inside_of_a_wrapper(wrap):
+def test_stop_training_on_a_wrapped_model_stops_the_run(wrap):
     run = trained(wrap(torch.nn.Linear(1, 1)), StopsInner())
     assert run.epoch == 1
 
 
 @pytest.mark.parametrize("models", [{0: Model(), 1: Model()}, [Model(), Model()]])
-def test_one_of_several_models(models):
+def test_stop_training_on_one_of_several_models_stops_the_run(models):
     class StopsOne(Callback):
         def on_epoch_end(self):
             self.model[1].stop_training = True
@@ -113,7 +113,7 @@ def test_one_of_several_models(models):
     assert trained(models, StopsOne()).epoch == 1
 
 
-def test_in_a_runner():
+def test_stop_training_stops_a_runner():
     model = torch.nn.Linear(2, 1)
     data = [(torch.rand(2, 2), torch.rand(2, 1))] * 3
     runner = Runner(

@@ -11,7 +11,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Points(Callback):
-    """Remember every point that fires, and in which mode."""
+    """Record every point that fires, and its mode."""
 
     def __init__(self):
         self.seen = []
@@ -32,18 +32,18 @@ def of_pass(mode, iterations):
     return [f"on_{mode}_epoch_begin", *iteration(mode) * iterations, f"on_{mode}_epoch_end"]
 
 
-# What can be iterated over
+# Loaders
 
 
 class Sequence:
-    """Iterable the old way, without __iter__ and without a length."""
+    """Iterable through __getitem__, without __iter__ and without a length."""
 
     def __getitem__(self, index):
         return "ab"[index]
 
 
 class Shy:
-    """Has a length, and cannot tell it."""
+    """Has a __len__ that raises."""
 
     def __iter__(self):
         return iter("ab")
@@ -54,7 +54,7 @@ class Shy:
 
 @pytest.mark.parametrize("loader", ["ab", ["a", "b"], iter("ab"), (c for c in "ab"), {"a": 1, "b": 2}, Sequence(), Shy()])
 @pytest.mark.parametrize("mode", ["train", "val", "pred"])
-def test_anything_that_can_be_iterated_over_is_a_loader(loader, mode):
+def test_any_iterable_is_accepted_as_a_loader(loader, mode):
     if mode != "train" and hasattr(loader, "__next__"):
         loader = iter("ab")
     points = Points()
@@ -76,27 +76,27 @@ def test_an_empty_loader_makes_a_pass_without_iterations(loader, mode):
     assert run.epoch_complete
 
 
-def test_none_and_false_are_batches_like_any_other():
+def test_none_and_false_are_valid_batches():
     with Loop() as run:
         assert list(run.batches([None, False, 0])) == [None, False, 0]
     assert run.iteration == 3
 
 
-def test_batches_have_the_length_of_the_loader_where_it_has_one():
+def test_batches_have_the_length_of_a_sized_loader():
     with Loop() as run:
         assert len(run.batches("abc")) == 3
         with pytest.raises(TypeError):
             len(run.batches(iter("abc")))
 
 
-def test_batches_that_are_never_asked_for_open_nothing():
+def test_batches_that_are_never_iterated_open_no_pass():
     points = Points()
     with Loop([points]) as run:
         run.batches("ab")
     assert points.names == []
 
 
-def test_batches_that_are_over_stay_over():
+def test_exhausted_batches_yield_nothing_more():
     with Loop() as run:
         batches = run.batches("ab")
         assert list(batches) == ["a", "b"]
@@ -107,7 +107,7 @@ def test_batches_that_are_over_stay_over():
 # Fetching
 
 
-def test_fetches_are_around_the_loader_with_the_index_to_come():
+def test_fetch_points_fire_around_the_loader_with_the_next_index():
     seen = []
 
     def loader():
@@ -130,14 +130,14 @@ def test_fetches_are_around_the_loader_with_the_index_to_come():
 
 
 @pytest.mark.parametrize("edge", ["begin", "end"])
-def test_one_edge_of_a_fetch_fires_without_a_listener_at_the_other(edge):
+def test_each_fetch_point_fires_without_a_handler_for_the_other(edge):
     seen = []
     with Loop([LambdaCallback(**{f"on_batch_fetch_{edge}": lambda batch_idx: seen.append(batch_idx)})]) as run:
         assert list(run.batches("ab")) == ["a", "b"]
     assert seen == [0, 1, 2]
 
 
-def test_a_batch_can_be_replaced_when_it_was_fetched():
+def test_a_batch_can_be_replaced_at_on_batch_fetch_end():
     upper = LambdaCallback(on_batch_fetch_end=lambda run, batch: setattr(run, "batch", batch and batch.upper()))
     with Loop([upper]) as run:
         assert list(run.batches("ab")) == ["A", "B"]
@@ -155,7 +155,7 @@ def test_a_stop_while_a_batch_is_fetched_begins_no_iteration():
 # Batches without epochs
 
 
-def test_training_outside_of_epochs_is_an_epoch():
+def test_a_training_pass_outside_epochs_is_an_epoch():
     points = Points()
     with Loop([points]) as run:
         for number in (1, 2):
@@ -166,7 +166,7 @@ def test_training_outside_of_epochs_is_an_epoch():
     assert run.max_epochs is None
 
 
-def test_several_training_passes_may_make_one_epoch():
+def test_an_epoch_can_have_several_training_passes():
     points = Points()
     with Loop([points]) as run:
         for _ in run.epochs(1):
@@ -178,10 +178,10 @@ def test_several_training_passes_may_make_one_epoch():
     assert run.iteration == 2
 
 
-# Passes in passes
+# Nested passes
 
 
-def test_validation_inside_an_iteration_gives_the_iteration_back():
+def test_validation_inside_an_iteration_restores_the_iteration():
     with Loop() as run:
         for batch in run.batches("ab"):
             run.loss = batch
@@ -204,7 +204,7 @@ def test_validation_inside_an_iteration_fires_only_its_own_points():
 
 @pytest.mark.parametrize("point", ["on_train_epoch_begin", "on_train_iter_begin", "on_train_iter_end", "on_train_epoch_end"])
 @pytest.mark.parametrize("breaks", [False, True])
-def test_a_callback_may_validate_at_any_point_and_break_off(point, breaks):
+def test_a_callback_can_validate_and_break_at_any_training_point(point, breaks):
     def validate(run):
         for value in run.batches([1, 3], mode="val"):
             run.log(score=value)
@@ -252,7 +252,7 @@ def test_a_break_out_of_training_from_inside_validation_closes_both():
     ]
 
 
-def test_training_that_starts_while_another_pass_is_kept_open_closes_that_one():
+def test_a_new_training_pass_closes_the_open_pass():
     points = Points()
     with Loop([points]) as run:
         for _ in run.epochs(1):
@@ -266,7 +266,7 @@ def test_training_that_starts_while_another_pass_is_kept_open_closes_that_one():
     assert not run.epoch_complete
 
 
-def test_prediction_may_go_on_beside_validation():
+def test_prediction_can_run_inside_validation():
     with Loop() as run:
         for _ in run.batches("a", mode="val"):
             assert list(run.batches("xy", mode="pred")) == ["x", "y"]
@@ -274,7 +274,7 @@ def test_prediction_may_go_on_beside_validation():
 
 
 class Numbers:
-    """A loader that tells whether its iterator is still there."""
+    """A loader with a weak reference to its iterator."""
 
     def __iter__(self):
         iterator = (number for number in range(3))
@@ -283,7 +283,7 @@ class Numbers:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_the_iterator_goes_with_its_pass_whoever_holds_the_traceback(fails):
+def test_the_iterator_is_freed_with_its_pass_even_if_a_traceback_is_held(fails):
     loader = Numbers()
     with pytest.raises(ZeroDivisionError) if fails else nullcontext() as caught, Loop([]) as run:
         batches = run.batches(loader)
@@ -309,7 +309,7 @@ class CannotTell(Unsized):
         raise TypeError("this kind of data has no length")
 
 
-def test_progress_counts_the_batches_that_are_done():
+def test_progress_counts_finished_batches():
     seen = []
     with Loop() as run:
         assert run.progress is None
@@ -321,7 +321,7 @@ def test_progress_counts_the_batches_that_are_done():
     assert seen == [("train", 0, 3), ("train", 1, 3), ("train", 2, 3)]
 
 
-def test_the_innermost_pass_counts():
+def test_progress_is_that_of_the_innermost_pass():
     seen = []
     with Loop() as run:
         for batch in run.batches(range(2)):
@@ -350,7 +350,7 @@ def test_progress_is_complete_at_the_end_of_a_pass():
 
 
 @pytest.mark.parametrize("loader", [Unsized(), CannotTell(), iter(range(3))], ids=["none", "raises", "iterator"])
-def test_a_loader_may_not_know_its_length(loader):
+def test_progress_has_no_total_if_the_loader_has_no_length(loader):
     with Loop() as run:
         for batch in run.batches(loader):
             assert run.progress == ("train", batch, None)

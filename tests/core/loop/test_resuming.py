@@ -17,7 +17,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Killed(BaseException):
-    """The process is gone: nothing is saved any more."""
+    """Raised to simulate a killed process: nothing is saved afterwards."""
 
 
 class Saver(Callback):
@@ -28,7 +28,7 @@ class Saver(Callback):
 
 
 class Rows(Callback):
-    """A monitor whose file is cut back to where the checkpoint has it."""
+    """A monitor whose file is truncated to its length in the checkpoint."""
 
     def __init__(self, disk):
         super().__init__()
@@ -62,7 +62,7 @@ class Weights:
 
 
 class Shuffled:
-    """Batches in an order of its own in each epoch, each with noise that is drawn when it is read."""
+    """Batches in a new order in each epoch, each with noise that is drawn when it is read."""
 
     def __init__(self, size):
         self.size = size
@@ -76,7 +76,7 @@ class Shuffled:
 
 
 class Decides(Callback):
-    """Keep a best value, and count what it has seen; forgets at the begin of a run and of each training epoch."""
+    """Keep a best value and two counts, which are reset when a run or a training epoch begins."""
 
     def on_run_begin(self, run):
         self.best, self.seen, self.in_epoch = 1e9, 0, 0
@@ -103,7 +103,7 @@ class Decides(Callback):
 
 
 class Kills(Callback):
-    """Take the process away at the n-th point of the run."""
+    """Kill the run at its n-th point."""
 
     def __init__(self, at):
         super().__init__()
@@ -117,7 +117,7 @@ class Kills(Callback):
 
 @contextmanager
 def no_ghosts(rows):
-    """Let the thread of a process that was killed write nothing any more."""
+    """Keep the monitor thread of a killed run from writing."""
     try:
         yield
     except Killed:
@@ -147,7 +147,7 @@ def train(disk, kill_at=0, *, shape="plain", epochs=3, every=None):
                 extra.value += random.random()
         else:
             for epoch in run.epochs(epochs):
-                random.random()  # what the body does before the pass is done again, and does not matter
+                random.random()  # runs again in a resumed epoch, without an effect
                 extra.value += epoch
                 if shape == "validates first":
                     for batch in run.batches([1.0, 2.0], mode="val"):
@@ -180,7 +180,7 @@ def count_points(disk, shape, every):
 
 @pytest.mark.parametrize("shape", ["plain", "two passes", "validates first", "no epochs", "breaks", "drawn in the body"])
 @pytest.mark.parametrize("every", [Every(steps=2), None], ids=["each second step", "each epoch"])
-def test_a_run_that_is_killed_at_any_point_ends_as_if_it_had_not_been(shape, every, spread, new_disk):
+def test_a_run_killed_at_any_point_resumes_to_the_same_result(shape, every, spread, new_disk):
     whole = train(new_disk(), shape=shape, every=every)
     assert len(whole[-1]) > 5
     points = count_points(new_disk(), shape, every)
@@ -192,7 +192,7 @@ def test_a_run_that_is_killed_at_any_point_ends_as_if_it_had_not_been(shape, eve
         assert train(disk, shape=shape, every=every) == whole, f"killed at point {point} of {points}"
 
 
-def test_a_run_may_be_killed_again_and_again(disk, new_disk):
+def test_a_run_killed_several_times_resumes_to_the_same_result(disk, new_disk):
     whole = train(new_disk(), every=Every(steps=2))
     kills = 0
     for point in [30, 45, 20, 33, 40, 25]:
@@ -207,7 +207,7 @@ def test_a_run_may_be_killed_again_and_again(disk, new_disk):
 @pytest.mark.parametrize(
     "piece", ["clocks", "place", "parts", "callbacks", "logbook", "data", "rng"], ids=lambda piece: f"without {piece}"
 )
-def test_whatever_is_left_out_of_the_state_is_missed(piece, monkeypatch, disk, new_disk):
+def test_every_piece_of_the_state_is_needed_to_resume(piece, monkeypatch, disk, new_disk):
     whole = train(new_disk(), every=Every(steps=2))
     first = disk.write
     fresh = []
@@ -228,7 +228,7 @@ def test_whatever_is_left_out_of_the_state_is_missed(piece, monkeypatch, disk, n
 
 @pytest.mark.parametrize("kind", [int, str, torch.tensor, lambda number: (torch.full((3,), number), number / 2)])
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_list_that_the_script_shuffles_in_place_is_noticed(in_place, kind, tmp_path, caplog):
+def test_a_list_that_the_script_shuffles_in_place_warns(in_place, kind, tmp_path, caplog):
     def go(fails_at=None):
         random.seed(0)
         data = [kind(number) for number in range(10)]
@@ -249,7 +249,7 @@ def test_a_list_that_the_script_shuffles_in_place_is_noticed(in_place, kind, tmp
     assert warned == in_place
 
 
-def test_a_finished_run_is_not_repeated_and_may_be_made_longer(capsys, disk, new_disk):
+def test_a_finished_run_is_not_repeated_but_can_be_extended(capsys, disk, new_disk):
     three = train(disk, epochs=3)
     number = len(disk.checkpoints)
     capsys.readouterr()
@@ -260,7 +260,7 @@ def test_a_finished_run_is_not_repeated_and_may_be_made_longer(capsys, disk, new
     assert train(disk, epochs=4) == train(new_disk(), epochs=4)
 
 
-def test_resuming_is_said_and_seen(capsys, disk):
+def test_a_resume_is_printed_and_seen_by_callbacks(capsys, disk):
     seen = []
 
     class Watches(Callback):
@@ -292,7 +292,7 @@ def test_resuming_is_said_and_seen(capsys, disk):
 
 
 @pytest.mark.parametrize("where", ["body", "epoch end", "epoch begin", "validation", "run begin"])
-def test_a_stop_is_saved_where_it_can_be_gone_on_with(where, disk, new_disk):
+def test_a_run_stopped_at_any_point_resumes_to_the_same_result(where, disk, new_disk):
     class Stops(Callback):
         def __init__(self, active):
             super().__init__()
@@ -335,7 +335,7 @@ def test_a_stop_is_saved_where_it_can_be_gone_on_with(where, disk, new_disk):
 
 
 class Counter(Callback):
-    """Count the steps, and keep the count."""
+    """Count the steps; the count is in the state."""
 
     def __init__(self, name="Counter"):
         super().__init__(name=name)
@@ -351,7 +351,7 @@ class Counter(Callback):
         self.count = state["count"]
 
 
-def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog, disk):
+def test_added_and_removed_callbacks_are_reported_and_no_state_is_dropped(caplog, disk):
     def run_it(names, epochs):
         callbacks = [Counter(name) for name in names]
         with Loop([Saver(), *callbacks], store=disk) as run:
@@ -373,7 +373,7 @@ def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog, di
 
 
 class Forgetful(Callback):
-    """The same callback, from whose class the methods for its state are gone."""
+    """The same callback without methods for its state."""
 
     def __init__(self):
         super().__init__(name="Counter")
@@ -388,7 +388,7 @@ class ReadOnly(Forgetful):
 
 
 class Foreign:
-    """A callback of no class of ours."""
+    """A callback that is not derived from Callback."""
 
     name = "Counter"
 
@@ -409,7 +409,7 @@ class WriteOnly(Forgetful):
         (ReadOnly, "restored, but never updated in checkpoints: its class has no state_dict"),
     ],
 )
-def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said, caplog, disk):
+def test_state_of_a_class_without_state_methods_is_reported_and_kept(changed, said, caplog, disk):
     def run_it(counter, epochs):
         with Loop([Saver().when(Every(epochs=1)), counter], store=disk) as run:
             for _ in run.epochs(epochs):
@@ -427,7 +427,7 @@ def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said
     assert caplog.text == ""
 
 
-def test_a_class_that_only_saves_its_state_is_told_that_it_was_not_restored(caplog, disk):
+def test_a_class_that_only_saves_its_state_is_reported_as_not_restored(caplog, disk):
     for epochs in (1, 2):
         with Loop([Saver().when(Every(epochs=1)), WriteOnly()], store=disk) as run:
             for _ in run.epochs(epochs):
@@ -436,7 +436,7 @@ def test_a_class_that_only_saves_its_state_is_told_that_it_was_not_restored(capl
     assert disk.state["callbacks"]["Counter"]["state"] == {"mine": 1}
 
 
-def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog, disk):
+def test_parts_only_in_the_checkpoint_or_the_run_are_reported(caplog, disk):
     def run_it(**state):
         with Loop([Saver()], store=disk, state=state) as run:
             for _ in run.epochs(run.epoch + 1):
@@ -459,13 +459,13 @@ def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog, disk):
         ({"x": 3}, "state['x']: int needs both state_dict and load_state_dict.\n  add       them"),
     ],
 )
-def test_state_that_cannot_be_kept_is_refused(state, message):
+def test_invalid_state_raises(state, message):
     with pytest.raises(BadLoop) as caught:
         Loop(state=state)
     assert str(caught.value) == message
 
 
-def test_a_script_that_has_changed_is_refused(disk):
+def test_a_script_with_fewer_passes_than_the_checkpoint_raises(disk):
     def run_it(passes, stop_at=None):
         with Loop([Saver().when(Every(steps=1))], store=disk) as run:
             for _ in run.epochs(1):
@@ -492,15 +492,15 @@ def steps(disk, *more, number=6):
     return run
 
 
-def test_a_checkpoint_that_cannot_be_written_is_an_event_and_the_run_goes_on(caplog, disk, monitor):
+def test_a_failed_save_is_logged_as_an_event_and_the_run_continues(caplog, disk, monitor):
     disk.fails = [None, OSError(28, "No space left on device"), OSError(5, "Input/output error"), None]
     assert steps(disk, monitor).step == 6
-    assert [step for _, step, _ in disk.checkpoints] == [1, 4, 5, 6, 6]  # the last one when the epoch has ended
+    assert [step for _, step, _ in disk.checkpoints] == [1, 4, 5, 6, 6]  # the last save is at the end of the epoch
     assert "step 2 could not be saved: [Errno 28] No space left on device; the last good checkpoint is disk/1" in caplog.text
     assert [event["in_a_row"] for event in monitor.events("save_failed")] == [1, 2]
 
 
-def test_the_third_failure_in_a_row_ends_the_run(disk):
+def test_the_third_failed_save_in_a_row_ends_the_run(disk):
     disk.fails = [None, *[OSError(28, "No space left on device")] * 3]
     with pytest.raises(CannotSave) as caught:
         steps(disk)
@@ -512,7 +512,7 @@ def test_the_third_failure_in_a_row_ends_the_run(disk):
     )
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_never_a_success(disk):
+def test_a_failed_last_save_fails_the_run(disk):
     disk.fails = [*[None] * 5, OSError(28, "No space left on device"), OSError(28, "No space left on device")]
     with pytest.raises(CannotSave, match="step 6 could not be saved"):
         steps(disk)
@@ -525,13 +525,13 @@ def test_weights_that_are_not_finite_are_not_saved(caplog, disk):
     assert "step 2 was not saved: weight holds nan; the last good checkpoint is disk/1" in caplog.text
 
 
-def test_a_saver_without_a_place_is_refused_before_anything_runs():
+def test_a_saver_without_a_workdir_raises_before_anything_runs():
     with pytest.raises(NothingToSaveTo) as caught:
         Loop([Saver()]).__enter__()
     assert str(caught.value) == 'Saver has nowhere to save to.\n  give      workdir="runs/name"'
 
 
-def test_an_exception_is_saved_where_that_is_asked_for(disk):
+def test_on_exception_can_request_a_checkpoint(disk):
     class Keeps(Callback):
         def on_exception(self, run):
             run.save("exception")
@@ -546,7 +546,7 @@ def test_an_exception_is_saved_where_that_is_asked_for(disk):
     assert (place["in_epoch"], place["passes"], place["batches"]) == (True, [], 3)
 
 
-def test_a_stop_that_is_raised_before_all_is_put_back_loses_nothing(disk):
+def test_stop_run_raised_before_everything_is_restored_loses_nothing(disk):
     class Refuses(Callback):
         def on_run_begin(self, run):
             raise StopRun("not now")
@@ -568,7 +568,7 @@ def test_a_stop_that_is_raised_before_all_is_put_back_loses_nothing(disk):
     assert run_it(disk) == 7.0
 
 
-def test_the_means_of_a_pass_that_a_stop_cuts_off_go_on(new_disk):
+def test_the_means_of_a_stopped_pass_continue_after_a_resume(new_disk):
     def run_it(disk, stop_at=None):
         random.seed(3)
         with Loop([Saver(), Rows(disk)], store=disk, log_every=3) as run:
@@ -586,7 +586,7 @@ def test_the_means_of_a_pass_that_a_stop_cuts_off_go_on(new_disk):
         assert run_it(disk) == whole, f"stopped after step {stop_at}"
 
 
-def test_an_epoch_that_was_about_to_stop_when_it_was_saved_stops_after_a_resume(disk):
+def test_a_stop_epoch_pending_in_the_checkpoint_applies_after_a_resume(disk):
     seen = []
 
     class Dies(Callback):
@@ -612,7 +612,7 @@ def test_an_epoch_that_was_about_to_stop_when_it_was_saved_stops_after_a_resume(
 @pytest.fixture
 def late_disk(new_disk):
     class LateDisk(new_disk):
-        """A disk that tells later what came of a checkpoint."""
+        """A disk that reports the result of a save later."""
 
         def __init__(self):
             super().__init__()
@@ -637,7 +637,7 @@ def late_disk(new_disk):
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["ends", "is stopped"])
-def test_what_failed_in_the_background_is_no_failure_where_the_last_checkpoint_is_written(stops, late_disk, monitor):
+def test_a_failed_background_save_does_not_fail_the_last_checkpoint(stops, late_disk, monitor):
     class SavesLate(Callback):
         saves = True
 
@@ -686,7 +686,7 @@ def fired(disk, schedule, epochs, *, kill_at=None):
     ],
     ids=repr,
 )
-def test_a_schedule_that_has_changed_since_the_checkpoint_applies(before, after, steps, caplog, disk):
+def test_a_schedule_changed_since_the_checkpoint_applies(before, after, steps, caplog, disk):
     fired(disk, before, 2, kill_at=12)
     assert fired(disk, after, 2) == steps
     table = f"  Saver  restored\n  Ticks  restored, but its schedule is now {after!r}, not {before!r}"
@@ -707,7 +707,7 @@ def test_a_schedule_that_has_changed_since_the_checkpoint_applies(before, after,
     ],
     ids=repr,
 )
-def test_a_schedule_that_is_added_to_a_resumed_run_is_due_once(schedule, steps, later, disk):
+def test_a_schedule_added_to_a_resumed_run_starts_at_the_resume(schedule, steps, later, disk):
     def train(epochs, *more, kill_at=None):
         with suppress(Killed), Loop([Saver().when(Every(steps=1)), *more], store=disk) as run:
             for _ in run.epochs(epochs):
@@ -724,7 +724,7 @@ def test_a_schedule_that_is_added_to_a_resumed_run_is_due_once(schedule, steps, 
     assert (first.steps, second.steps, third.steps) == (steps, [], later)
 
 
-def test_a_checkpoint_without_the_texts_of_schedules_never_breaks_a_run(disk):
+def test_a_checkpoint_without_the_texts_of_schedules_can_be_resumed(disk):
     first = disk.write
 
     def older(state, **given):
@@ -762,7 +762,7 @@ def test_a_batch_whose_retry_is_pending_at_a_stop_is_not_lost(ends, number, disk
     assert completes == ([True] if (ends, number) == ("signal", 3) else [False, True])
 
 
-def test_an_epoch_whose_first_pass_was_cut_short_stays_incomplete_after_a_resume(disk):
+def test_an_epoch_with_an_incomplete_pass_stays_incomplete_after_a_resume(disk):
     completes = []
 
     class Completes(Callback):
@@ -786,7 +786,7 @@ def test_an_epoch_whose_first_pass_was_cut_short_stays_incomplete_after_a_resume
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-def test_a_run_stopped_before_the_body_of_an_epoch_resumes_with_the_same_random_numbers(epoch, new_disk):
+def test_a_run_stopped_at_on_epoch_begin_resumes_with_the_same_random_numbers(epoch, new_disk):
     def run_it(disk, stops):
         class Stops(Callback):
             def on_epoch_begin(self, run):

@@ -1,4 +1,4 @@
-"""Saves for which memory does not suffice: named, nothing torn, and the training continues."""
+"""Saves that run out of memory are reported and leave nothing half-written, and training continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_MEMORY = 1 << 62  # bytes, which no machine has
 
 
 class Hungry:
-    """Takes more memory than there is when it is saved after these steps; `step` says where the run is."""
+    """Takes more memory than any machine has when it is saved after these steps; `step` is the current step."""
 
     def __init__(self, *steps):
         self.steps, self.step = steps, 0
@@ -52,7 +52,7 @@ def folders(workdir):
 
 @pytest.fixture
 def steps(tmp_path, saves):
-    """Train so many steps in tmp_path/run with a checkpoint after each, and return the run."""
+    """Train `number` steps in tmp_path/run with a checkpoint after each, and return the run."""
 
     def go(hungry, number=5, in_background=False, step=None):
         callbacks = [Counts(hungry), saves(in_background=in_background)]
@@ -66,7 +66,7 @@ def steps(tmp_path, saves):
     return go
 
 
-def test_the_end_of_a_run_comes_after_its_checkpoints(tmp_path):
+def test_on_run_end_is_called_after_the_last_checkpoint(tmp_path):
     heard = []
     told = LambdaCallback(on_save=lambda tags: heard.append(list(tags)), on_run_end=lambda: heard.append("end"))
     with Loop([ModelSaver(), told], workdir=tmp_path / "run", extra_callbacks=[], monitors=[]) as run:
@@ -77,7 +77,7 @@ def test_the_end_of_a_run_comes_after_its_checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize("in_background", [False, True], ids=["waits", "background"])
-def test_a_save_without_memory_is_named_and_the_run_goes_on(in_background, steps, tmp_path, caplog):
+def test_a_save_without_memory_is_reported_and_the_run_continues(in_background, steps, tmp_path, caplog):
     assert steps(Hungry(2, 4), in_background=in_background).step == 5
     named = "not enough memory for a checkpoint (MemoryError)"
     assert f"step 2 could not be saved: {named}; the last good checkpoint is " in caplog.text
@@ -86,7 +86,7 @@ def test_a_save_without_memory_is_named_and_the_run_goes_on(in_background, steps
     assert verify(tmp_path / "run").ok
 
 
-def test_the_third_in_a_row_ends_the_run_and_says_what_to_do(steps, tmp_path):
+def test_the_third_save_without_memory_in_a_row_ends_the_run(steps, tmp_path):
     with pytest.raises(CannotSave) as raised:
         steps(Hungry(2, 3, 4))
     assert raised.value.errno == errno.ENOMEM
@@ -100,7 +100,7 @@ def test_the_third_in_a_row_ends_the_run_and_says_what_to_do(steps, tmp_path):
 
 @pytest.mark.parametrize("in_background", [False, True], ids=["waits", "background"])
 @pytest.mark.parametrize("at", ["create", "write", "fsync", "rename"])
-def test_nothing_half_written_stays(at, in_background, steps, tmp_path, caplog):
+def test_a_save_without_memory_leaves_no_partial_checkpoint(at, in_background, steps, tmp_path, caplog):
     done = []
 
     def without_memory(operation, proceed):
@@ -116,7 +116,7 @@ def test_nothing_half_written_stays(at, in_background, steps, tmp_path, caplog):
     assert folders(tmp_path / "run") == ["step-00000001", "step-00000003", "step-00000003-2"]
 
 
-def test_an_error_of_the_training_step_stays_what_it_is(steps, tmp_path):
+def test_a_memory_error_in_the_training_step_propagates(steps, tmp_path):
     def step(batch):
         if batch == 2:
             bytes(NO_MEMORY)
@@ -127,7 +127,7 @@ def test_an_error_of_the_training_step_stays_what_it_is(steps, tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the state is of another kind"), ValueError("out of memory")])
-def test_other_errors_of_a_state_stay_what_they_are(error, steps):
+def test_other_errors_in_state_dict_propagate(error, steps):
     class Wrong(Hungry):
         def state_dict(self):
             if self.step == 2:
@@ -187,7 +187,7 @@ LIMITED = """
         ("thread", "RuntimeError: can't start new thread"),
     ],
 )
-def test_a_process_whose_memory_is_limited_trains_on(what, why, tmp_path):
+def test_a_process_with_limited_memory_continues_training(what, why, tmp_path):
     program = [sys.executable, "-c", textwrap.dedent(LIMITED), str(tmp_path / "run"), what]
     done = subprocess.run(program, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Enters(Callback):
-    """Have it written down when a validation is left."""
+    """Record when a validation is left."""
 
     def __init__(self):
         self.said = []
@@ -23,7 +23,7 @@ class Enters(Callback):
         self.said.append("end")
 
 
-def test_what_waits_for_a_level_is_called_once_and_the_last_first():
+def test_cleanups_of_a_level_run_once_in_reverse_order():
     leaving, said = Cleanup(), []
     for number in range(3):
         leaving.add("level", lambda number=number: said.append(number))
@@ -33,7 +33,7 @@ def test_what_waits_for_a_level_is_called_once_and_the_last_first():
     assert said == [2, 1, 0]
 
 
-def test_one_that_fails_is_not_called_again():
+def test_a_failing_cleanup_is_not_called_again():
     leaving, said = Cleanup(), []
     leaving.add(None, lambda: said.append("first"))
     leaving.add(None, lambda: said.append(1 / 0))
@@ -44,7 +44,7 @@ def test_one_that_fails_is_not_called_again():
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
-def test_one_that_fails_keeps_none_of_the_others_from_being_called(kind, caplog):
+def test_a_failing_cleanup_does_not_prevent_the_others(kind, caplog):
     def fails(words):
         raise kind(words)
 
@@ -59,7 +59,7 @@ def test_one_that_fails_keeps_none_of_the_others_from_being_called(kind, caplog)
     assert f"{kind.__name__}: second" in caplog.text
 
 
-def test_a_run_whose_last_save_fails_is_left_all_the_same(tmp_path):
+def test_cleanups_run_even_if_the_last_save_fails(tmp_path):
     class Waits(Callback):
         def on_run_end(self, run):
             run.at_leave(lambda: said.append("left"))
@@ -81,7 +81,7 @@ def test_a_run_whose_last_save_fails_is_left_all_the_same(tmp_path):
     assert said == ["ending", "left"]
 
 
-def test_where_an_exception_is_on_its_way_one_that_fails_is_told_and_the_others_follow(caplog):
+def test_a_failing_cleanup_after_an_exception_is_only_logged(caplog):
     leaving, said = Cleanup(), []
     leaving.add(None, lambda: said.append("first"))
     leaving.add(None, lambda: said.append(1 / 0))
@@ -90,7 +90,7 @@ def test_where_an_exception_is_on_its_way_one_that_fails_is_told_and_the_others_
     assert "ZeroDivisionError: division by zero" in caplog.text
 
 
-def test_a_pass_is_left_after_its_end_points():
+def test_cleanups_of_a_pass_run_after_its_end_points():
     enters = Enters()
     with Loop([enters]) as run:
         for _ in run.batches([1, 2], mode="val"):
@@ -99,17 +99,17 @@ def test_a_pass_is_left_after_its_end_points():
     assert enters.said == ["in", "end", "out"]
 
 
-def test_a_break_leaves_it_at_once_and_only_once():
+def test_a_break_runs_the_cleanups_of_a_pass_at_once():
     enters = Enters()
     with Loop([enters]) as run:
         for _ in run.batches([1, 2], mode="val"):
             break
-        assert enters.said == ["in", "out"]  # its end point comes with the next call of the run
+        assert enters.said == ["in", "out"]  # the end point fires at the next call of the run
         run.log(loss=1.0)
         assert enters.said == ["in", "out", "end"]
 
 
-def test_an_exception_leaves_it_at_once_whoever_catches_it():
+def test_a_caught_exception_runs_the_cleanups_of_a_pass_at_once():
     enters = Enters()
     with Loop([enters]) as run:
         with pytest.raises(ValueError, match="mine"):
@@ -118,19 +118,19 @@ def test_an_exception_leaves_it_at_once_whoever_catches_it():
         assert enters.said == ["in", "out"]
 
 
-def test_an_exception_that_ends_the_run_leaves_it_before_its_last_points():
+def test_cleanups_of_a_pass_run_before_on_exception():
     enters, seen = Enters(), []
     last = Callback()
     last.on_exception = lambda run: seen.extend(enters.said)
     batches = None
     with pytest.raises(ValueError, match="mine"), Loop([enters, last]) as run:
-        batches = run.batches([1, 2], mode="val")  # the name keeps it from being seen as left behind
+        batches = run.batches([1, 2], mode="val")  # the variable keeps the pass open
         next(batches)
         raise ValueError("mine")
     assert seen == ["in", "out"]
 
 
-def test_an_evaluation_that_fails_is_left():
+def test_a_failed_evaluation_runs_its_cleanups():
     enters = Enters()
 
     def fails(run):
@@ -142,7 +142,7 @@ def test_an_evaluation_that_fails_is_left():
         assert enters.said == ["in", "out"]
 
 
-def test_outside_of_a_pass_it_is_the_end_of_the_epoch_after_its_last_handler():
+def test_cleanups_outside_a_pass_run_after_the_last_on_epoch_end_handler():
     said = []
 
     class First(Callback):
@@ -159,7 +159,7 @@ def test_outside_of_a_pass_it_is_the_end_of_the_epoch_after_its_last_handler():
     assert said == [1, "second", "left", 2, "second", "left"]
 
 
-def test_an_epoch_end_that_fails_is_left():
+def test_cleanups_run_after_a_failing_on_epoch_end():
     said = []
 
     class Both(Callback):
@@ -173,7 +173,7 @@ def test_an_epoch_end_that_fails_is_left():
     assert said == ["left"]
 
 
-def test_at_the_end_of_the_run_it_is_after_the_last_checkpoint():
+def test_cleanups_at_on_run_end_run_after_the_last_checkpoint():
     said = []
 
     class Keeps(Callback):

@@ -1,4 +1,4 @@
-"""No secret of a run is in its files: a real process, with secrets in its command, its settings and what it fails with."""
+"""The files of a run contain no secrets: a real process with secrets in its command, its settings and its error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ARGUMENTS = [
 ]
 
 
-def test_secrets_of_a_process(tmp_path):
+def test_the_files_of_a_run_contain_no_secrets(tmp_path):
     script, workdir = tmp_path / "train.py", tmp_path / "run"
     script.write_text(SCRIPT)
     done = subprocess.run(

@@ -24,7 +24,7 @@ def train(callbacks, steps=3, **options):
     return run
 
 
-def test_steps_are_counted_from_where_the_run_begins(tmp_path):
+def test_steps_are_counted_from_the_step_that_was_set(tmp_path):
     run = train([StartsAt(1000), ModelSaver()], log_every=2, workdir=tmp_path)
     assert (run.step, run.global_step, run.iteration) == (1003, 1003, 3)
     assert (tmp_path / "checkpoints" / "step-00001003").is_dir()
@@ -50,12 +50,12 @@ def test_a_resumed_run_keeps_the_step_of_its_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("step", [-1, 2.0, True, "3"])
-def test_only_a_count_is_a_step(step):
+def test_a_step_that_is_not_a_count_raises(step):
     with pytest.raises(errors.BadArgument, match=r"run.set_step: step must be an integer >= 0, got"):
         train([StartsAt(step)])
 
 
-def test_a_step_cannot_be_set_after_training_has_begun():
+def test_setting_the_step_after_training_has_begun_raises():
     class TooLate(Callback):
         def on_epoch_begin(self, run):
             run.set_step(3)

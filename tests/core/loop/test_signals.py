@@ -19,13 +19,13 @@ WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @pytest.fixture(scope="module", autouse=True)
 def hangups_heard():
-    """Under nohup SIGHUP is ignored, and processes inherit that."""
+    """Restore SIGHUP, which is ignored under nohup: processes inherit that."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
-# A process that trains, sends itself a signal in the body, and says what happens. `body` comes after each batch is fetched.
+# A process that trains, sends itself a signal in the body, and prints what happens. `body` runs after each batch is fetched.
 PROGRAM = """
 import os, signal, sys
 from hookpoint import Callback
@@ -67,7 +67,7 @@ finally:
 """
 
 
-# Runs each program in a process of its own, without starting an interpreter for it.
+# Runs each program in a separate process, without starting an interpreter for it.
 SERVER = """
 import json, os, sys
 import hookpoint.core.loop.loop
@@ -135,7 +135,7 @@ def test_the_first_signal_finishes_the_step_and_runs_the_end_points(name, code, 
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_the_second_signal_leaves_at_once(name, code, train):
+def test_the_second_signal_ends_the_run_at_once(name, code, train):
     ended, lines, _ = train(f"send('{name}'); say('first'); send('{name}'); say('never')")
     assert ended == code
     error = "KeyboardInterrupt" if name == "SIGINT" else "SystemExit"
@@ -153,12 +153,12 @@ def test_the_second_signal_leaves_at_once(name, code, train):
         ("SIGTERM", True, "SIGTERM: stopping after this step, then saving."),
     ],
 )
-def test_the_first_signal_says_at_once_what_happens_next(name, store, expected, train):
+def test_the_first_signal_prints_at_once_what_happens_next(name, store, expected, train):
     _, _, errors = train(f"if batch == 'b': send('{name}'); sys.stderr.write('still in the step\\n')", store=store)
     assert errors.splitlines()[:2] == [expected, "still in the step"]
 
 
-def test_a_signal_in_validation_names_the_pass_that_ends_before_the_save(train):
+def test_a_signal_in_validation_prints_that_the_pass_finishes_first(train):
     _, _, errors = train(validate="value == 'y' and send('SIGTERM')", store=True)
     assert errors == "SIGTERM: stopping after this pass, then saving.\n"
 
@@ -183,7 +183,7 @@ with Loop([ModelSaver()], workdir={workdir!r}, resume={resume!r}, extra_callback
         ("SIGINT", "never", "KeyboardInterrupt"),
     ],
 )
-def test_the_last_line_names_the_checkpoint_from_which_the_script_resumes(name, resume, last, run_program, tmp_path):
+def test_the_last_line_names_the_checkpoint_if_the_script_would_resume(name, resume, last, run_program, tmp_path):
     workdir = str(tmp_path / "run")
     _, _, errors = run_program(RESUMABLE.format(workdir=workdir, resume=resume, name=name))
     assert errors.splitlines()[-1] == last
@@ -201,13 +201,13 @@ def test_with_a_store_the_state_is_saved_before_the_end_points(train):
     ]
 
 
-def test_a_signal_in_validation_ends_it_where_nothing_is_saved(train):
+def test_without_a_store_a_signal_ends_the_validation(train):
     ended, lines, _ = train(validate="say(value); value == 'y' and send('SIGTERM')")
     assert ended == 143
     assert lines[-6:] == ["x", "y", "val end", "epoch end False", "run end", "put back True"]
 
 
-def test_with_a_store_a_validation_that_a_signal_meets_and_its_epoch_come_to_an_end_which_is_saved(train):
+def test_with_a_store_a_signal_in_validation_saves_after_the_epoch(train):
     ended, lines, _ = train(validate="say(value); value == 'y' and send('SIGTERM')", store=True)
     assert ended == 143
     assert lines[-8:] == [
@@ -222,20 +222,20 @@ def test_with_a_store_a_validation_that_a_signal_meets_and_its_epoch_come_to_an_
     ]
 
 
-def test_a_second_signal_in_validation_leaves_at_once(train):
+def test_a_second_signal_in_validation_ends_the_run_at_once(train):
     ended, lines, _ = train(validate="say(value); value != 'z' and send('SIGTERM')", store=True)
     assert ended == 143
     assert lines[-5:] == ["x", "y", "exception SystemExit", "run end", "put back True"]
 
 
-def test_a_signal_between_passes_is_saved_when_the_epoch_has_ended(train):
+def test_a_signal_between_passes_saves_after_the_epoch(train):
     ended, lines, _ = train(after="send('SIGTERM')", store=True)
     assert ended == 143
     assert lines[-6:] == ["val end", "epoch end True", "triggered", "saved 3 ['signal']", "run end", "put back True"]
 
 
 @pytest.mark.parametrize("place", ["body", "validate", "after"])
-def test_sigusr1_saves_and_the_run_goes_on(place, train):
+def test_sigusr1_saves_and_the_run_continues(place, train):
     once = "os.environ.pop('SEND', None) and send('SIGUSR1')"
     ended, lines, _ = train(**{place: once}, store=True, before="import os; os.environ['SEND'] = '1'")
     assert ended == 0
@@ -244,7 +244,7 @@ def test_sigusr1_saves_and_the_run_goes_on(place, train):
     assert lines.count("batch a") == 2
 
 
-def test_sigusr1_is_left_alone_where_there_is_nothing_to_save_to_or_someone_else_listens(train):
+def test_sigusr1_is_not_handled_without_a_store_or_with_another_handler(train):
     ended, _, _ = train("send('SIGUSR1')")
     assert ended == -signal.SIGUSR1
     ours = "import signal; signal.signal(signal.SIGUSR1, lambda *_: print('theirs', flush=True))"
@@ -253,14 +253,14 @@ def test_sigusr1_is_left_alone_where_there_is_nothing_to_save_to_or_someone_else
     assert lines.count("theirs") == 6
 
 
-def test_a_signal_in_the_last_batch_completes_the_epoch_and_starts_no_other(train):
+def test_a_signal_in_the_last_batch_completes_the_epoch_and_starts_no_new_epoch(train):
     ended, lines, _ = train("if batch == 'c': send('SIGTERM')")
     assert ended == 143
     assert lines[-5:] == ["train end", "epoch end True", "triggered", "run end", "put back True"]
     assert lines.count("batch a") == 1
 
 
-def test_an_error_in_the_body_wins_over_a_signal(train):
+def test_an_error_in_the_body_takes_precedence_over_a_signal(train):
     ended, lines, errors = train("send('SIGTERM'); raise ValueError('body')")
     assert ended == 1
     assert lines == ["batch a", "exception ValueError", "run end", "put back True"]
@@ -273,7 +273,7 @@ def test_a_signal_that_is_ignored_stays_ignored(train):
     assert lines.count("body done") == 6
 
 
-def test_handlers_are_put_back_also_after_an_error():
+def test_signal_handlers_are_restored_after_an_error():
     before = [signal.getsignal(number) for number in WATCHED]
     with pytest.raises(ValueError, match="body"), Loop():
         assert all(signal.getsignal(number) not in before for number in WATCHED)
@@ -281,7 +281,7 @@ def test_handlers_are_put_back_also_after_an_error():
     assert [signal.getsignal(number) for number in WATCHED] == before
 
 
-def test_a_run_inside_a_run_puts_back_the_handlers_of_the_outer_one():
+def test_a_nested_run_restores_the_signal_handlers_of_the_outer_run():
     with Loop():
         outer = [signal.getsignal(number) for number in WATCHED]
         with Loop():
@@ -290,8 +290,8 @@ def test_a_run_inside_a_run_puts_back_the_handlers_of_the_outer_one():
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
-def test_runs_that_end_in_any_order_put_back_what_was_there_before_all_of_them(order):
-    """As runs in tasks of asyncio do, which end when they are done."""
+def test_overlapping_runs_restore_the_original_signal_handlers(order):
+    """For example, runs in asyncio tasks end in any order."""
     before = [signal.getsignal(number) for number in WATCHED]
     loops = [Loop() for _ in order]
     for loop in loops:
@@ -302,7 +302,7 @@ def test_runs_that_end_in_any_order_put_back_what_was_there_before_all_of_them(o
     assert current_run() is None
 
 
-def test_in_a_thread_no_handlers_are_installed():
+def test_no_signal_handlers_are_installed_in_a_thread():
     before = [signal.getsignal(number) for number in WATCHED]
     seen = []
 
@@ -329,8 +329,8 @@ with Loop([ModelSaver()], workdir=sys.argv[1]) as run:
 """
 
 
-def test_a_terminal_that_is_closed_ends_the_run_saved(tmp_path):
-    """The bar is drawn there until it goes: nothing that is drawn later fails the run."""
+def test_closing_the_terminal_stops_and_saves_the_run(tmp_path):
+    """The progress bar draws in the terminal until it is closed; drawing later does not fail the run."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-c", IN_A_TERMINAL, str(tmp_path)])
@@ -345,7 +345,7 @@ def test_a_terminal_that_is_closed_ends_the_run_saved(tmp_path):
     assert (tmp_path / "checkpoints" / "last").exists()
 
 
-def test_a_closed_stderr_ends_no_training(tmp_path):
+def test_a_closed_stderr_does_not_end_the_run(tmp_path):
     program = """
 import sys
 from hookpoint import Loop

@@ -15,7 +15,7 @@ class Handle:
 
 
 class Optimizer:
-    """An optimizer with step hooks as torch has them."""
+    """An optimizer with step hooks like those of torch."""
 
     def __init__(self):
         self.before, self.after, self.steps = [], [], 0
@@ -56,7 +56,7 @@ def accumulate(run, batches, optimizer, every):
             optimizer.step()
 
 
-def test_a_step_is_counted_where_the_optimizer_makes_it_and_fires_its_points():
+def test_an_optimizer_step_is_counted_and_fires_its_points():
     optimizer, trace = Optimizer(), Trace()
     with Loop([trace], optimizer=optimizer) as run:
         accumulate(run, "abcde", optimizer, every=2)
@@ -74,7 +74,7 @@ def test_a_step_is_counted_where_the_optimizer_makes_it_and_fires_its_points():
     assert (run.step, run.iteration) == (2, 5)
 
 
-def test_several_steps_in_one_iteration_all_count():
+def test_all_optimizer_steps_of_an_iteration_are_counted():
     optimizer = Optimizer()
     with Loop(optimizer=optimizer) as run:
         for _ in run.batches("ab"):
@@ -96,7 +96,7 @@ def test_schedules_on_steps_follow_the_optimizer():
 
 
 @pytest.mark.parametrize("given", [dict, lambda pairs: [optimizer for _, optimizer in pairs]], ids=["dict", "list"])
-def test_of_several_optimizers_the_first_is_watched(given):
+def test_only_the_first_of_several_optimizers_is_watched(given):
     first, second = Optimizer(), Optimizer()
     with Loop(optimizer=given([("generator", first), ("critic", second)])) as run:
         for batch in run.batches("ab"):
@@ -109,7 +109,7 @@ def test_of_several_optimizers_the_first_is_watched(given):
 
 
 @pytest.mark.parametrize("optimizer", [None, object(), {}, []], ids=["none", "without hooks", "an empty dict", "an empty list"])
-def test_without_step_hooks_a_training_batch_is_a_step(optimizer):
+def test_without_step_hooks_each_training_batch_is_a_step(optimizer):
     with Loop(optimizer=optimizer) as run:
         for _ in run.batches("abc"):
             for _ in run.batches("x", mode="val"):
@@ -118,7 +118,7 @@ def test_without_step_hooks_a_training_batch_is_a_step(optimizer):
 
 
 @pytest.mark.parametrize("error", [None, ValueError("body")])
-def test_the_hooks_are_taken_off_when_the_run_ends(error):
+def test_the_hooks_are_removed_when_the_run_ends(error):
     optimizer = Optimizer()
     loop = Loop([Trace()], optimizer=optimizer)
     try:
@@ -133,13 +133,13 @@ def test_the_hooks_are_taken_off_when_the_run_ends(error):
     assert run.step == 0
 
 
-def test_no_hook_is_put_before_the_step_when_nobody_listens():
+def test_no_pre_hook_is_registered_without_on_step_begin_handlers():
     optimizer = Optimizer()
     with Loop([LambdaCallback(on_step_end=lambda: None)], optimizer=optimizer):
         assert (len(optimizer.before), len(optimizer.after)) == (0, 1)
 
 
-def test_a_second_run_counts_anew():
+def test_a_second_run_counts_from_zero():
     optimizer = Optimizer()
     loop = Loop(optimizer=optimizer)
     for _ in range(2):

@@ -24,7 +24,7 @@ def test_stop_is_callable_and_false_until_a_stop_is_requested(train):
     assert (run.epoch, run.stop_reason) == (2, "enough")
 
 
-def test_stop_is_still_not_assigned_to():
+def test_assigning_to_stop_raises():
     with Loop() as run, pytest.raises(errors.NotAssignable, match=r"run\.stop is a method"):
         run.stop = True
 
@@ -40,7 +40,7 @@ def test_stop_is_still_not_assigned_to():
         int,
     ],
 )
-def test_epochs_is_no_number_and_says_where_it_is(use):
+def test_using_epochs_as_a_number_raises(use):
     with Loop() as run:
         with pytest.raises(TypeError) as caught:
             use(run.epochs)
@@ -54,7 +54,7 @@ def test_epochs_is_no_number_and_says_where_it_is(use):
 # tensorpack
 
 
-def test_lengths_are_there_at_every_point(train):
+def test_steps_per_epoch_and_max_epoch_are_known_at_every_point(train):
     seen = []
 
     def look(run):
@@ -66,7 +66,7 @@ def test_lengths_are_there_at_every_point(train):
         assert (run.steps_per_epoch, run.max_epoch) == (None, None)
 
 
-def test_the_local_step_at_the_points_of_an_epoch_is_the_last(train):
+def test_local_step_at_the_end_of_an_epoch_is_that_of_the_last_iteration(train):
     class Looks(Callback):
         def __init__(self):
             self.seen = []
@@ -85,7 +85,7 @@ def test_the_local_step_at_the_points_of_an_epoch_is_the_last(train):
     assert looks.seen == [0, 1, ("after", 1), ("epoch", 1)] * 2
 
 
-def test_a_callback_triggers_by_hand(train):
+def test_a_callback_can_be_triggered_by_hand(train):
     seen = []
 
     class Triggers(Callback):
@@ -107,7 +107,7 @@ def test_set_chief_only_returns_the_callback():
         assert [entry.ranks for entry in run.hooks.entries] == ["chief", "all"]
 
 
-def test_monitors_take_images_and_events(train):
+def test_monitors_accept_images_and_events(train):
     class Records(Callback):
         def __init__(self):
             self.seen = []
@@ -127,7 +127,7 @@ def test_monitors_take_images_and_events(train):
 # MindSpore
 
 
-def test_results_of_an_evaluation_have_mindspores_names(train):
+def test_evaluation_results_have_mindspore_names(train):
     seen = []
 
     def look(run_context):
@@ -142,14 +142,14 @@ def test_results_of_an_evaluation_have_mindspores_names(train):
     assert results == {"eval_loss": 0.5, "acc": 0.25}
 
 
-def test_a_metric_of_mindspore_is_pointed_to_ours():
+def test_a_mindspore_metric_name_raises_with_the_name_to_use():
     with Loop() as run:
         run.log(val_loss=1.0)
         with pytest.raises(errors.MissingMetric, match=r"read      'val_loss'?"):
             run.metrics["eval_loss"]
 
 
-# What is not here
+# Names that do not exist
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ def test_a_metric_of_mindspore_is_pointed_to_ours():
         ("list_callback", "run.callbacks, or run.original_args().list_callback"),
     ],
 )
-def test_a_name_of_others_says_what_to_write(name, ours):
+def test_a_name_from_another_library_raises_with_what_to_write(name, ours):
     with Loop() as run, pytest.raises(AttributeError) as caught:
         getattr(run, name)
     assert str(caught.value) == f"the run has no attribute '{name}'; write {ours}"
 
 
-def test_such_a_name_is_not_there_and_cannot_be_set():
+def test_a_name_from_another_library_cannot_be_read_or_assigned():
     with Loop() as run:
         assert not hasattr(run, "stop_training")
         with pytest.raises(errors.NotAssignable, match="the run has no attribute 'stop_training'"):

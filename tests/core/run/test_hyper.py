@@ -45,13 +45,13 @@ def hyper(optimizer):
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "lr"])
-def test_the_learning_rate_is_set_in_all_groups_by_their_ratios_under_either_name(hyper, optimizer, name):
+def test_setting_the_learning_rate_keeps_the_ratios_of_all_groups(hyper, optimizer, name):
     assert hyper[name] == 0.1
     hyper[name] = 0.5
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5 * (0.01 / 0.1)]
 
 
-def test_a_rate_that_ranks_have_not_agreed_on_yet_is_read_under_either_name(hyper):
+def test_a_requested_learning_rate_is_read_under_either_name(hyper):
     requests = []
     hyper.request = lambda name, value: requests.append((name, value))
     hyper["lr"] = 0.5
@@ -64,7 +64,7 @@ def test_a_rate_that_ranks_have_not_agreed_on_yet_is_read_under_either_name(hype
 
 
 @pytest.mark.parametrize(("name", "value", "groups"), [("lr@1", 0.5, [0.1, 0.5]), ("learning_rate@0", 0.5, [0.5, 0.01])])
-def test_one_group_is_set_by_its_number(hyper, optimizer, name, value, groups):
+def test_a_single_group_is_set_by_its_number(hyper, optimizer, name, value, groups):
     hyper[name] = value
     assert hyper[name] == value
     assert [group["lr"] for group in optimizer.param_groups] == groups
@@ -93,7 +93,7 @@ def test_several_optimizers_are_set_together_or_by_name():
         hyper["lr@nobody"]
 
 
-def test_several_values_stay_several(hyper):
+def test_a_setting_of_several_values_is_set_as_a_tuple(hyper):
     hyper["betas"] = [0.8, 0.9]
     assert hyper["betas"] == (0.8, 0.9)
 
@@ -132,14 +132,14 @@ def test_entries_of_a_group_that_are_not_numbers_are_not_settings(hyper, optimiz
     assert optimizer.param_groups[0]["nesterov"] is False
 
 
-def test_the_settings_there_are_can_be_listed(hyper):
+def test_the_settings_can_be_listed(hyper):
     assert list(hyper) == ["lr", "momentum", "weight_decay", "betas"]
     assert len(hyper) == 4
     assert "lr" in hyper
     assert "dropout" not in hyper
 
 
-def test_anything_can_be_registered_and_its_name_wins(hyper, optimizer):
+def test_a_registered_setting_takes_precedence_over_the_optimizer(hyper, optimizer):
     model = Model()
     hyper.register(ObjAttrParam(model, "dropout"))
     hyper.register(ObjAttrParam(model, "dropout", name="lr"))
@@ -170,7 +170,7 @@ def test_anything_can_be_registered_and_its_name_wins(hyper, optimizer):
         ("betas", (0.5, "x"), "betas must be a finite number, got 'x'.\n  now       0.99"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused_and_nothing_changes(hyper, optimizer, name, value, message):
+def test_an_invalid_value_raises_and_changes_nothing(hyper, optimizer, name, value, message):
     before = [dict(group) for group in optimizer.param_groups]
     with pytest.raises(BadValue) as caught:
         hyper[name] = value
@@ -197,7 +197,7 @@ def test_an_attribute_keeps_its_type():
         ("betas@0", "betas, betas@1"),
     ],
 )
-def test_an_unknown_setting_names_those_there_are(hyper, name, known):
+def test_an_unknown_setting_raises_with_the_known_names(hyper, name, known):
     for use in (lambda: hyper[name], lambda: hyper.__setitem__(name, 1)):
         with pytest.raises(UnknownSetting) as caught:
             use()
@@ -216,18 +216,18 @@ def test_without_an_optimizer_there_are_no_settings():
             run.hyper["lr"] = 1
 
 
-def test_only_what_was_registered_can_be_deleted(hyper):
+def test_only_registered_settings_can_be_deleted(hyper):
     with pytest.raises(UnknownSetting):
         del hyper["lr"]
 
 
-def test_an_attribute_that_is_not_there_cannot_be_a_setting():
+def test_a_missing_attribute_cannot_be_a_setting():
     with pytest.raises(UnknownSetting, match=r"there is no setting 'drop_out'.\n  known     dropout, frozen, name"):
         ObjAttrParam(Model(), "drop_out")
 
 
 @pytest.mark.parametrize("value", [1e300, -3.5e38, 10**39])
-def test_a_number_that_float32_cannot_hold_is_refused(value):
+def test_a_number_too_large_for_float32_raises(value):
     class Optimizer:
         param_groups = [{"eps": 0.1}]  # noqa: RUF012
 

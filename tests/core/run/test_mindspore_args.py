@@ -7,7 +7,7 @@ from hookpoint.core.errors import OutsideIteration
 from hookpoint.core.loop.loop import Loop
 
 
-def test_the_names_of_mindspore_follow_the_run(train):
+def test_mindspore_names_follow_the_run(train):
     seen = []
 
     def look(run_context):
@@ -25,7 +25,7 @@ def test_the_names_of_mindspore_follow_the_run(train):
     ]
 
 
-def test_the_objects_of_the_run_are_there():
+def test_the_objects_of_the_run_have_mindspore_names():
     given = {"model": object(), "optimizer": object(), "criterion": object()}
     train, val = ["a"], ["b"]
     with Loop(**given) as run:
@@ -49,7 +49,7 @@ def test_net_outputs_are_the_loss_or_else_the_outputs():
             assert args.net_outputs == 0.0
 
 
-def test_outside_of_an_iteration_the_logged_loss_stands_for_the_net_outputs():
+def test_net_outputs_outside_an_iteration_are_the_logged_loss():
     with Loop() as run:
         args = run.original_args()
         with pytest.raises(OutsideIteration):
@@ -65,7 +65,7 @@ def test_a_loader_without_length_has_no_batch_num():
             assert run.original_args().batch_num is None
 
 
-def test_what_a_callback_writes_stays_for_the_run_and_wins():
+def test_values_set_by_a_callback_persist_and_take_precedence():
     with Loop() as run:
         args = run.original_args()
         args.best = 1
@@ -75,7 +75,7 @@ def test_what_a_callback_writes_stays_for_the_run_and_wins():
             assert (args.best, args["best"], args.get("best"), args.batch_num) == (1, 1, 1, 99)
 
 
-def test_it_reads_like_a_dict():
+def test_original_args_can_be_read_like_a_dict():
     with Loop() as run:
         args = run.original_args()
         assert ("cur_epoch_num" in args, "nothing" in args) == (True, False)
@@ -89,7 +89,7 @@ def test_it_reads_like_a_dict():
             args["nothing"]
 
 
-def test_an_unknown_name_lists_those_there_are():
+def test_an_unknown_name_raises_with_the_known_names():
     with Loop() as run:
         args = run.original_args()
         args.zeta = 1
@@ -97,7 +97,7 @@ def test_an_unknown_name_lists_those_there_are():
             args.nothing  # noqa: B018
 
 
-def test_net_outputs_have_no_graph_behind_them():
+def test_net_outputs_are_detached():
     class Tensor:
         def __init__(self, requires_grad):
             self.requires_grad = requires_grad

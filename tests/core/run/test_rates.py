@@ -13,7 +13,7 @@ BARE = {"extra_callbacks": [], "monitors": []}
 
 
 class Groups:
-    """As much of an optimizer as settings look at."""
+    """The part of an optimizer that settings use."""
 
     def __init__(self, *rates, **entries):
         self.param_groups = [{"lr": rate, **entries} for rate in rates]
@@ -43,7 +43,7 @@ def test_every_group_of_every_optimizer_keeps_its_ratio_to_the_first(name):
         assert run.hyper[name] == 1.0
 
 
-def test_optimizers_may_be_in_a_list():
+def test_optimizers_can_be_in_a_list():
     first, second = Groups(0.5), Groups(0.25, 1.0)
     with running([first, second]) as run:
         run.hyper["lr"] = 1.0
@@ -52,7 +52,7 @@ def test_optimizers_may_be_in_a_list():
         assert rates(first, second) == [1.0, 0.5, 4.0]
 
 
-def test_the_value_a_group_has_changes_no_bit():
+def test_setting_the_current_value_changes_no_bit():
     # 0.3 * (0.7 / 0.3) is not 0.7
     optimizer = Groups(0.3, 0.7, 0.1)
     with running(optimizer) as run:
@@ -72,7 +72,7 @@ def test_equal_groups_stay_equal():
             assert rates(optimizer) == [value] * 3
 
 
-def test_where_the_first_rate_is_zero_all_groups_get_the_value():
+def test_all_groups_get_the_value_if_the_first_rate_is_zero():
     optimizer = Groups(0.0, 0.5)
     with running(optimizer) as run:
         run.hyper["lr"] = 0.25
@@ -88,7 +88,7 @@ def test_other_settings_are_set_as_given():
         assert (run.hyper["momentum"], run.hyper["momentum@critic"]) == (0.8, 0.1)
 
 
-def test_what_a_scheduler_began_with_counts():
+def test_ratios_are_those_of_the_initial_rates_of_a_scheduler():
     weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "lr": 1.0}])
     torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda epoch: 0.125, lambda epoch: 1.0])
@@ -98,7 +98,7 @@ def test_what_a_scheduler_began_with_counts():
         assert rates(optimizer) == [0.25, 0.5]
 
 
-def test_ratios_are_those_of_when_the_run_begins():
+def test_ratios_are_those_at_the_begin_of_the_run():
     optimizer = Groups(1.0, 0.5)
     loop = running(optimizer)
     optimizer.param_groups[1]["lr"] = 0.25
@@ -112,7 +112,7 @@ def test_ratios_are_those_of_when_the_run_begins():
         assert rates(optimizer) == [1.0, 1.0]
 
 
-def test_a_group_that_is_added_gets_the_ratio_it_has_then():
+def test_an_added_group_keeps_its_ratio_at_that_time():
     optimizer = Groups(1.0)
     with running(optimizer) as run:
         run.hyper["lr"] = 0.5
@@ -124,7 +124,7 @@ def test_a_group_that_is_added_gets_the_ratio_it_has_then():
 # One group, one optimizer
 
 
-def test_one_group_is_set_and_keeps_its_new_ratio():
+def test_a_group_that_is_set_keeps_its_new_ratio():
     optimizer = Groups(1.0, 0.5, 0.25)
     with running(optimizer) as run:
         run.hyper["lr@1"] = 2.0
@@ -137,7 +137,7 @@ def test_one_group_is_set_and_keeps_its_new_ratio():
         assert rates(optimizer) == [0.5, 2.0, 0.25]
 
 
-def test_an_optimizer_is_set_by_its_ratios_and_keeps_its_new_ratio_to_the_others():
+def test_an_optimizer_that_is_set_keeps_its_new_ratio_to_the_others():
     actor, critic = Groups(1.0, 0.5), Groups(2.0, 8.0)
     with running({"actor": actor, "critic": critic}) as run:
         run.hyper["lr@critic"] = 1.0
@@ -158,7 +158,7 @@ def test_an_optimizer_whose_first_rate_is_zero_is_set_in_all_groups():
         assert rates(actor, critic) == [1.0, 0.5, 0.5]
 
 
-def test_a_ratio_to_a_rate_of_zero_stays_what_it_was():
+def test_setting_a_rate_to_zero_keeps_the_ratios():
     optimizer = Groups(1.0, 0.5)
     with running(optimizer) as run:
         run.hyper["lr@0"] = 0.0
@@ -167,28 +167,28 @@ def test_a_ratio_to_a_rate_of_zero_stays_what_it_was():
         assert rates(optimizer) == [2.0, 1.0]
 
 
-def test_groups_are_numbered_through_all_optimizers():
+def test_groups_are_numbered_across_optimizers():
     hyper = Hyper({"actor": Groups(1.0, 0.5), "critic": Groups(2.0)})
     assert [hyper[f"lr@{number}"] for number in range(3)] == [1.0, 0.5, 2.0]
 
 
 @pytest.mark.parametrize("name", ["lr@nobody", "learning_rate@3", "lr@-1"])
-def test_an_unknown_part_names_those_there_are(name):
+def test_an_unknown_group_or_optimizer_raises_with_the_known_names(name):
     hyper = Hyper({"actor": Groups(1.0, 0.5), "critic": Groups(2.0)})
     for use in (lambda: hyper[name], lambda: hyper.__setitem__(name, 1.0)):
         with pytest.raises(UnknownSetting, match="known     lr, lr@0, lr@1, lr@2, lr@actor, lr@critic"):
             use()
 
 
-# Rates that are tensors, or no numbers
+# Rates that are tensors or not numbers
 
 
-def test_tensors_are_filled_in_place():
+def test_tensor_rates_are_filled_in_place():
     parameters = [torch.zeros(1, requires_grad=True) for _ in range(2)]
     kept = [torch.tensor(0.1), torch.tensor(0.3)]
     optimizer = torch.optim.Adam([{"params": [one], "lr": rate} for one, rate in zip(parameters, kept, strict=True)])
     with running(optimizer) as run:
-        run.hyper["lr"] = 0.1  # what it has, as far as 32 bits go
+        run.hyper["lr"] = 0.1  # its current value, up to 32 bits
         assert all(torch.equal(rate, torch.tensor(value)) for rate, value in zip(kept, [0.1, 0.3], strict=True))
         run.hyper["lr"] = 0.05
         assert all(one is other for one, other in zip(rates(optimizer), kept, strict=True))
@@ -199,7 +199,7 @@ def test_tensors_are_filled_in_place():
 
 
 class DeviceRate:
-    """As a tensor of 32 bits on a device: every reading makes the host wait, and every change counts."""
+    """Like a 32-bit tensor on a device: counts its changes, and the reads that make the host wait."""
 
     is_cpu = False
 
@@ -219,7 +219,7 @@ class DeviceRate:
         return self.tensor.new_full(size, value)
 
 
-def test_rates_on_a_device_are_read_only_where_somebody_else_has_changed_them():
+def test_rates_on_a_device_are_read_only_after_outside_changes():
     kept = [DeviceRate(0.1), DeviceRate(0.3)]
     optimizer = Groups(*kept)
 
@@ -241,14 +241,14 @@ def test_rates_on_a_device_are_read_only_where_somebody_else_has_changed_them():
         assert [one.tensor.item() for one in kept] == pytest.approx([0.025, 0.05])
 
 
-def test_groups_without_a_number_are_left_alone():
+def test_groups_without_a_numeric_rate_are_unchanged():
     optimizer = Groups(None, 1.0, 0.5)
     with running(optimizer) as run:
         run.hyper["lr"] = 0.5
         assert rates(optimizer) == [None, 0.5, 0.25]
 
 
-def test_a_rate_that_would_not_be_finite_is_refused_and_nothing_changes():
+def test_a_rate_that_would_not_be_finite_raises_and_changes_nothing():
     optimizer = Groups(1e-300, 1.0)
     with running(optimizer) as run:
         with pytest.raises(BadValue, match="lr: the rate of group 1 would be inf"):
@@ -261,7 +261,7 @@ def test_a_rate_that_would_not_be_finite_is_refused_and_nothing_changes():
 
 
 def trained(workdir, epochs, *, change=None, store=None):
-    """Train so many epochs; a change is made to the settings in one of them. Return the rates of each epoch."""
+    """Train and change the settings in each epoch; return the rates of each epoch."""
     weights = [torch.zeros(1, requires_grad=True) for _ in range(3)]
     actor = torch.optim.SGD([{"params": weights[:1], "lr": 1.0}, {"params": weights[1:2], "lr": 0.3}])
     critic = torch.optim.SGD(weights[2:], lr=0.7)
@@ -286,7 +286,7 @@ def test_ratios_are_in_the_checkpoint(tmp_path):
     assert whole[-1][2] != 0.7 / 12
 
 
-def test_a_checkpoint_without_ratios_gives_those_of_the_rates_in_it():
+def test_a_checkpoint_without_ratios_uses_those_of_its_rates():
     actor, critic = Groups(0.5, 0.25), Groups(2.0)
     hyper = Hyper({"actor": actor, "critic": critic})
     hyper.rates.begin()

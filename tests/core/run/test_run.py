@@ -8,10 +8,10 @@ from hookpoint import Callback, LambdaCallback, Replace
 from hookpoint.core.errors import BadValue, HookpointError, NotAssignable, NotShared, OutsideIteration, UnknownArgument
 from hookpoint.core.loop.loop import Loop
 
-# What was given
+# Given objects
 
 
-def test_what_was_given_is_there():
+def test_given_objects_are_attributes_of_the_run():
     given = {name: object() for name in ("model", "optimizer", "criterion", "lr_scheduler", "device")}
     with Loop(name="mine", workdir="runs/mine", **given) as run:
         assert {name: getattr(run, name) for name in given} == given
@@ -19,7 +19,7 @@ def test_what_was_given_is_there():
         assert (run.rank, run.local_rank, run.world_size, run.is_chief) == (0, 0, 1, True)
 
 
-def test_the_place_comes_from_the_environment(monkeypatch):
+def test_rank_and_world_size_come_from_the_environment(monkeypatch):
     for name, value in {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     with Loop() as run:
@@ -64,7 +64,7 @@ def test_max_epochs_can_be_read_and_changed_under_both_names():
 
 
 @pytest.mark.parametrize("name", ["batch", "batch_idx", "outputs", "loss", "output"])
-def test_a_value_of_the_iteration_is_there_during_it_and_reading_it_outside_says_so(name):
+def test_reading_an_iteration_value_outside_an_iteration_raises(name):
     with Loop() as run:
         for read in ("before", "after"):
             with pytest.raises(OutsideIteration) as caught:
@@ -81,7 +81,7 @@ def test_a_value_of_the_iteration_is_there_during_it_and_reading_it_outside_says
 
 
 @pytest.mark.parametrize("name", ["batch", "outputs", "loss", "output"])
-def test_a_value_of_the_iteration_can_be_set_during_it_only(name):
+def test_an_iteration_value_can_be_set_only_during_an_iteration(name):
     with Loop() as run:
         for _ in run.batches("ab"):
             setattr(run, name, "mine")
@@ -90,7 +90,7 @@ def test_a_value_of_the_iteration_can_be_set_during_it_only(name):
             setattr(run, name, "mine")
 
 
-def test_values_are_gone_in_the_next_iteration():
+def test_iteration_values_are_reset_in_the_next_iteration():
     seen = []
     with Loop([LambdaCallback(on_iter_begin=lambda run: seen.append((run.batch, run.outputs, run.loss)))]) as run:
         for _ in run.batches("ab"):
@@ -98,14 +98,14 @@ def test_values_are_gone_in_the_next_iteration():
     assert seen == [("a", None, None), ("b", None, None)]
 
 
-def test_a_batch_that_a_callback_replaced_is_what_the_body_gets():
+def test_the_loop_body_gets_the_batch_that_a_callback_replaced():
     upper = LambdaCallback(on_iter_begin=lambda run: setattr(run, "batch", run.batch.upper()))
     with Loop([upper]) as run:
         assert list(run.batches("ab")) == ["A", "B"]
 
 
 @pytest.mark.parametrize("edge", ["on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end"])
-def test_values_are_there_at_every_point_of_the_iteration(edge):
+def test_iteration_values_exist_at_every_point_of_the_iteration(edge):
     seen = []
     with Loop([LambdaCallback(**{edge: lambda run, batch, batch_idx: seen.append((batch, batch_idx, run.outputs))})]) as run:
         for batch in run.batches("ab"):
@@ -118,7 +118,7 @@ POINTS_BETWEEN = ["on_epoch_begin", "on_train_epoch_begin", "on_val_epoch_begin"
 
 
 @pytest.mark.parametrize("point", [*POINTS_BETWEEN, "on_epoch_end", "on_run_end"])
-def test_between_iterations_callbacks_have_no_values_of_one(point):
+def test_iteration_values_do_not_exist_between_iterations(point):
     seen = []
     look = LambdaCallback(**{point: lambda run: seen.append(hasattr(run, "batch"))})
     with Loop([look]) as run:
@@ -164,7 +164,7 @@ SET_STEP = "run.set_step(n) at on_run_begin, to begin a new run at step n"
         ("best", "the run has no attribute 'best'.\n  share     run.store['best'] = value"),
     ],
 )
-def test_assigning_what_is_not_to_be_assigned_says_what_to_do_instead(name, message):
+def test_assigning_a_read_only_attribute_raises_with_advice(name, message):
     with Loop() as run:
         for _ in run.batches("a"):
             with pytest.raises(NotAssignable) as caught:
@@ -174,17 +174,17 @@ def test_assigning_what_is_not_to_be_assigned_says_what_to_do_instead(name, mess
             assert isinstance(caught.value, HookpointError)
 
 
-def test_reading_an_unknown_attribute_is_an_attribute_error():
+def test_reading_an_unknown_attribute_raises_attribute_error():
     with Loop() as run:
         with pytest.raises(AttributeError, match="best"):
             run.best  # noqa: B018
         assert getattr(run, "batch", "default") == "default"
 
 
-# What callbacks share
+# The store
 
 
-def test_what_is_put_is_shared_and_stands_in_the_store():
+def test_put_update_get_and_remove_work_on_the_store():
     with Loop() as run:
         run.put("key", 1)
         run.update("key", 2)
@@ -196,7 +196,7 @@ def test_what_is_put_is_shared_and_stands_in_the_store():
 
 
 @pytest.mark.parametrize("use", [lambda run: run.get("key"), lambda run: run.remove("key")])
-def test_what_was_not_put_cannot_be_got_or_removed(use):
+def test_getting_or_removing_a_missing_key_raises(use):
     with Loop() as run:
         run.put("other", 1)
         with pytest.raises(NotShared) as caught:
@@ -215,7 +215,7 @@ def test_a_second_run_shares_nothing_with_the_first():
         assert "key" not in run.original_args()
 
 
-def test_summaries_and_update_operations_are_kept_for_the_callbacks_that_run_them():
+def test_summaries_and_update_operations_are_kept_on_the_run():
     def function():
         return 1
 
@@ -225,10 +225,10 @@ def test_summaries_and_update_operations_are_kept_for_the_callbacks_that_run_the
     assert (run.summaries, run.update_ops) == ({"norm": function}, (function,))
 
 
-# Points of one's own
+# Custom points
 
 
-def test_fire_calls_handlers_with_what_they_name():
+def test_fire_passes_handlers_the_arguments_they_name():
     seen = []
 
     class See(Callback):
@@ -245,7 +245,7 @@ def test_fire_calls_handlers_with_what_they_name():
     assert seen == [(run, 3, 0), "nothing"]
 
 
-def test_fire_returns_the_result_as_handlers_replaced_it():
+def test_fire_returns_the_result_that_handlers_replaced():
     with Loop([LambdaCallback(on_found=lambda result: Replace(result + 1))]) as run:
         assert run.fire("on_found", result=1) == 2
 
@@ -258,20 +258,20 @@ def test_fire_of_a_built_in_point_calls_its_handlers():
     assert seen == ["somewhere", "backward"]
 
 
-def test_an_argument_that_was_not_fired_is_an_error_that_lists_what_was():
+def test_a_missing_argument_raises_with_the_provided_arguments():
     wrong = LambdaCallback(on_found=lambda colour: None)
     with Loop([wrong]) as run, pytest.raises(UnknownArgument, match=r"'colour'.*\n  provided  epoch, logs, run, size"):
         run.fire("on_found", size=3)
 
 
-def test_a_run_says_what_it_is_and_where_it_stands():
+def test_repr_shows_name_epoch_and_step():
     with Loop(name="mine") as run:
         for _ in run.batches("abc"):
             pass
     assert repr(run) == "Run('mine', epoch=1, step=3)"
 
 
-def test_log_takes_a_mapping_or_a_pair_together_with_names():
+def test_log_accepts_a_mapping_or_a_pair_with_keywords():
     with Loop() as run:
         run.log({"a": 1}, b=2)
         run.log("c", 3, d=4)
@@ -279,6 +279,6 @@ def test_log_takes_a_mapping_or_a_pair_together_with_names():
 
 
 @pytest.mark.parametrize("given", [("loss",), (1.0,), ("a", 1, "b")])
-def test_log_without_a_value_says_what_to_write(given):
+def test_log_without_a_value_raises(given):
     with Loop() as run, pytest.raises(BadValue, match=r"no value given\.\n  write     run\.log\(\"name\", value\)"):
         run.log(*given)

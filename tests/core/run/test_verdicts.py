@@ -8,7 +8,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Points(Callback):
-    """Remember every point that fires, without the fetches; at a point, once, do what was told."""
+    """Record every point that fires, except fetches, and run each action once at its point."""
 
     def __init__(self, **actions):
         self.seen, self.actions = [], actions
@@ -64,13 +64,13 @@ def test_stop_is_honoured_at_the_next_boundary_and_the_end_points_still_fire(sto
     assert run.epoch_complete == complete
 
 
-def test_a_run_that_is_stopped_before_it_begins_starts_no_epoch():
+def test_a_run_stopped_at_on_run_begin_starts_no_epoch():
     points = Points()
     seen, _ = train_on_letters([LambdaCallback(on_run_begin=lambda run: run.stop("no")), points])
     assert (seen, points.seen) == ("", ["run_end"])
 
 
-def test_a_stopped_run_gives_no_further_batch_in_any_mode():
+def test_a_stopped_run_yields_no_further_batch_in_any_mode():
     with Loop() as run:
         run.stop("enough")
         assert list(run.epochs(3)) == []
@@ -78,7 +78,7 @@ def test_a_stopped_run_gives_no_further_batch_in_any_mode():
             assert list(run.batches("ab", mode=mode)) == []
 
 
-def test_stop_in_validation_ends_it_and_leaves_the_epoch_incomplete():
+def test_stop_in_validation_ends_the_pass_and_leaves_the_epoch_incomplete():
     seen, run = train_on_letters([LambdaCallback(on_val_iter_end=lambda run: run.stop("why"))], val="xyz")
     assert (seen, run.epoch, run.epoch_complete) == ("abx", 1, False)
 
@@ -96,7 +96,7 @@ def test_a_training_pass_that_a_stop_prevented_leaves_the_epoch_incomplete():
     assert (run.epoch, run.epoch_complete) == (1, False)
 
 
-def test_the_first_reason_is_told_as_an_event_and_only_that(monitor):
+def test_only_the_first_reason_is_logged_as_an_event(monitor):
     with Loop([monitor]) as run:
         run.stop("first")
         run.stop("second")
@@ -134,7 +134,7 @@ def test_stop_run_raised_by_a_handler_stops_the_run_without_an_error(point):
     assert set(seen) <= set("ab")
 
 
-def test_stop_run_raised_in_the_body_closes_what_is_open():
+def test_stop_run_raised_in_the_body_closes_the_pass_and_the_epoch():
     points = Points()
 
     def body(run):
@@ -146,7 +146,7 @@ def test_stop_run_raised_in_the_body_closes_what_is_open():
     assert not run.epoch_complete
 
 
-def test_stop_run_passes_every_policy():
+def test_stop_run_stops_the_run_despite_on_error_warn():
     @on("on_train_iter_end", on_error="warn")
     def stop():
         raise StopRun
@@ -155,13 +155,13 @@ def test_stop_run_passes_every_policy():
     assert seen == "a"
 
 
-def test_stop_run_outside_of_any_level_is_fine_too():
+def test_stop_run_can_be_raised_outside_an_epoch():
     with Loop() as run:
         raise StopRun
     assert run.epoch == 0
 
 
-def test_a_handler_that_fails_while_stop_run_closes_the_run_is_not_lost():
+def test_an_error_while_stop_run_closes_the_run_is_raised():
     def fail():
         raise ValueError("broken")
 
@@ -176,7 +176,7 @@ def test_a_handler_that_fails_while_stop_run_closes_the_run_is_not_lost():
 # stop_epoch
 
 
-def test_stop_epoch_ends_the_training_of_this_epoch_only():
+def test_stop_epoch_ends_only_the_training_of_this_epoch():
     points = Points(on_train_iter_end=lambda run: run.stop_epoch())
     seen, run = train_on_letters([points])
     assert seen == "aab"
@@ -188,7 +188,7 @@ def test_stop_epoch_ends_the_training_of_this_epoch_only():
     assert run.epoch_complete
 
 
-def test_stop_epoch_leaves_validation_of_the_epoch():
+def test_stop_epoch_in_training_does_not_skip_validation():
     completes = []
     look = LambdaCallback(on_epoch_end=lambda run: completes.append(run.epoch_complete))
     seen, _ = train_on_letters([Points(on_iter_end=lambda run: run.stop_epoch()), look], val="x")
@@ -203,7 +203,7 @@ def test_stop_epoch_in_validation_ends_that_pass_and_the_epoch_is_complete(point
     assert run.epoch_complete
 
 
-def test_stop_epoch_in_validation_inside_an_iteration_goes_on_training():
+def test_training_continues_after_stop_epoch_in_a_nested_validation():
     seen = []
     with Loop() as run:
         for batch in run.batches("ab"):
@@ -215,7 +215,7 @@ def test_stop_epoch_in_validation_inside_an_iteration_goes_on_training():
     assert run.epoch_complete
 
 
-def test_an_epoch_that_is_stopped_when_it_begins_has_no_body():
+def test_an_epoch_stopped_at_on_epoch_begin_has_no_body():
     points = Points(on_epoch_begin=lambda run: run.stop_epoch())
     seen, _ = train_on_letters([points])
     assert seen == "ab"
@@ -223,7 +223,7 @@ def test_an_epoch_that_is_stopped_when_it_begins_has_no_body():
 
 
 @pytest.mark.parametrize("point", ["on_run_begin", "on_train_iter_end", "on_train_epoch_end", "on_epoch_end"])
-def test_stop_epoch_leaves_later_epochs_of_a_loop_without_run_epochs(point):
+def test_stop_epoch_without_run_epochs_does_not_stop_later_epochs(point):
     asked, seen = [], []
     stop = LambdaCallback(**{point: lambda run: asked.append(point) or (len(asked) == 1 and run.stop_epoch())})
     with Loop([stop]) as run:
@@ -237,7 +237,7 @@ def test_stop_epoch_leaves_later_epochs_of_a_loop_without_run_epochs(point):
 
 
 @pytest.mark.parametrize("point", ["on_iter_begin", "on_train_iter_begin"])
-def test_a_batch_that_is_skipped_before_the_body_never_reaches_it(point):
+def test_a_batch_skipped_before_the_body_never_reaches_it(point):
     points = Points(**{point: lambda run: run.skip_batch()})
     seen, run = train_on_letters([points], epochs=1)
     assert seen == "b"
@@ -248,13 +248,13 @@ def test_a_batch_that_is_skipped_before_the_body_never_reaches_it(point):
 
 
 @pytest.mark.parametrize("others", [[], [LambdaCallback(on_iter_begin=lambda: None)]], ids=["alone", "with a begin handler"])
-def test_a_batch_that_is_skipped_after_it_was_fetched_never_reaches_the_body(others):
+def test_a_batch_skipped_at_on_batch_fetch_end_never_reaches_the_body(others):
     skip = LambdaCallback(on_batch_fetch_end=lambda run, batch: batch == "a" and run.skip_batch())
     seen, run = train_on_letters([skip, *others], epochs=1)
     assert (seen, run.iteration) == ("b", 1)
 
 
-def test_a_batch_that_is_skipped_by_the_body_counts_for_nothing():
+def test_a_batch_skipped_by_the_body_is_not_counted():
     points = Points()
     seen, run = train_on_letters([points], epochs=1, body=lambda run: run.batch == "a" and run.skip_batch())
     assert seen == "ab"
@@ -262,7 +262,7 @@ def test_a_batch_that_is_skipped_by_the_body_counts_for_nothing():
     assert run.iteration == 1
 
 
-def test_on_iter_skip_gets_the_batch_it_is_about():
+def test_on_iter_skip_gets_the_skipped_batch():
     skipped = []
     look = LambdaCallback(
         on_iter_begin=lambda run: run.skip_batch(), on_iter_skip=lambda batch, batch_idx: skipped.append((batch, batch_idx))
@@ -276,7 +276,7 @@ def test_on_iter_skip_gets_the_batch_it_is_about():
 
 
 @pytest.mark.parametrize("what", ["backward", "step"])
-def test_a_body_that_reads_what_is_skipped_can_heed_it(what):
+def test_the_body_reads_requested_skips_from_run_skipped(what):
     read = []
     ask = LambdaCallback(on_iter_begin=lambda run: getattr(run, f"skip_{what}")())
     points = Points()
@@ -286,13 +286,13 @@ def test_a_body_that_reads_what_is_skipped_can_heed_it(what):
     assert points.seen[2:10] == ITERATION * 2
 
 
-def test_what_is_skipped_is_forgotten_with_the_iteration():
+def test_a_requested_skip_applies_to_one_iteration():
     read = []
     train_on_letters([Points(on_iter_begin=lambda run: run.skip_step())], body=lambda run: read.append(run.skipped))
     assert read == [{"step"}, frozenset(), frozenset(), frozenset()]
 
 
-def test_a_body_that_does_not_look_is_told():
+def test_a_skip_that_the_body_does_not_read_warns():
     ask = Points(on_iter_begin=lambda run: (run.skip_backward(), run.skip_step()))
     with pytest.warns(HookpointWarning) as caught:
         train_on_letters([ask], epochs=1)
@@ -302,7 +302,7 @@ def test_a_body_that_does_not_look_is_told():
     assert warning.filename == train_on_letters.__code__.co_filename
 
 
-def test_a_body_that_looked_before_the_request_is_told():
+def test_a_skip_requested_after_the_body_read_run_skipped_warns():
     def body(run):
         assert not run.skipped
         run.fire("on_too_late")
@@ -311,7 +311,7 @@ def test_a_body_that_looked_before_the_request_is_told():
         train_on_letters([LambdaCallback(on_too_late=lambda run: run.skip_step())], epochs=1, body=body)
 
 
-def test_a_skip_that_the_body_has_seen_may_be_requested_again(recwarn):
+def test_a_skip_that_the_body_has_read_can_be_requested_again(recwarn):
     asks = LambdaCallback(on_iter_begin=lambda run: run.skip_step(), on_again=lambda run: run.skip_step())
     train_on_letters([asks], epochs=1, body=lambda run: (run.skipped, run.fire("on_again")))
     assert not recwarn.list
@@ -335,13 +335,13 @@ def test_a_retried_batch_runs_again_from_its_begin_points():
     assert (run.iteration, run.epoch_complete) == (2, True)
 
 
-def test_a_retry_asked_before_the_body_skips_the_body_of_that_attempt():
+def test_a_retry_requested_before_the_body_skips_the_body_of_that_attempt():
     seen, run = train_on_letters([Points(on_iter_begin=lambda run: run.retry())], epochs=1)
     assert (seen, run.iteration) == ("ab", 2)
 
 
 @pytest.mark.parametrize("allowed", [0, 3])
-def test_retries_are_bounded_per_batch(allowed):
+def test_retries_are_limited_per_batch(allowed):
     tries = []
     with pytest.raises(TooManyRetries) as caught, Loop(max_retries=allowed) as run:
         for _ in run.batches("ab"):
@@ -369,12 +369,12 @@ def test_each_batch_has_its_own_retries(ends_with):
     assert "".join(tries) == "aaabbbccc"
 
 
-# Too late, or nowhere
+# Too late, or outside an iteration
 
 
 @pytest.mark.parametrize("verdict", ["skip_batch", "skip_backward", "skip_step", "retry"])
 @pytest.mark.parametrize("point", ["on_train_iter_end", "on_iter_end", "on_iter_skip"])
-def test_a_verdict_about_an_iteration_that_has_ended_comes_too_late(verdict, point):
+def test_a_verdict_after_the_end_of_the_iteration_raises(verdict, point):
     late = LambdaCallback(**{point: lambda run: getattr(run, verdict)()})
     with pytest.raises(BadLoop) as caught:
         train_on_letters([late], body=lambda run: point == "on_iter_skip" and run.skip_batch())
@@ -384,7 +384,7 @@ def test_a_verdict_about_an_iteration_that_has_ended_comes_too_late(verdict, poi
 
 
 @pytest.mark.parametrize("verdict", ["skip_batch", "skip_backward", "skip_step", "retry"])
-def test_outside_of_an_iteration_there_is_nothing_to_skip(verdict):
+def test_a_verdict_outside_an_iteration_raises(verdict):
     with Loop() as run:
         with pytest.raises(OutsideIteration, match=rf"run\.{verdict}\(\) exists only from on_iter_begin to on_iter_end"):
             getattr(run, verdict)()

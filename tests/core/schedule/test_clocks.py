@@ -4,7 +4,7 @@ from hookpoint import LambdaCallback
 from hookpoint.core.loop.loop import Loop
 
 
-def test_clocks_count_training_only():
+def test_clocks_count_only_training():
     with Loop() as run:
         for _ in run.epochs(2):
             for _ in run.batches([["a", "b"], ["c"]]):
@@ -15,7 +15,7 @@ def test_clocks_count_training_only():
     assert (run.epoch, run.iteration, run.step, run.samples) == (2, 4, 4, 6)
 
 
-def test_clocks_count_an_iteration_when_its_end_points_run_and_not_before():
+def test_clocks_count_an_iteration_at_its_end_points():
     seen = []
 
     def look(run):
@@ -29,7 +29,7 @@ def test_clocks_count_an_iteration_when_its_end_points_run_and_not_before():
     assert seen == [(1, 0, 0, 0), (1, 0, 0, 0), (1, 0, 0, 0), (1, 1, 1, 3), (1, 1, 1, 3)]
 
 
-def test_the_current_iteration_is_the_one_now_running_or_the_last_one():
+def test_current_iteration_is_the_running_or_the_last_iteration():
     seen = []
 
     def look(run):
@@ -41,7 +41,7 @@ def test_the_current_iteration_is_the_one_now_running_or_the_last_one():
     assert seen == [1, 1, 1, 2, 2, 2, 2]
 
 
-def test_elapsed_is_the_time_between_the_begin_and_the_end_of_the_run(time):
+def test_elapsed_excludes_the_time_of_on_setup_and_on_run_end(time):
     seen = []
 
     def take(seconds):
@@ -55,7 +55,7 @@ def test_elapsed_is_the_time_between_the_begin_and_the_end_of_the_run(time):
     assert seen == [5.0, 10.0, 10.0]
 
 
-def test_clocks_keep_their_state_and_elapsed_counts_on(time):
+def test_clocks_restore_their_state_and_elapsed_continues(time):
     with Loop() as run:
         for _ in run.batches([["a", "b"]] * 3):
             time[0] += 2

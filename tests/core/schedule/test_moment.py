@@ -10,7 +10,7 @@ from hookpoint.core.schedule.moment import Moment
 
 
 @pytest.mark.parametrize("later", [Moment(2, 5, 5), Moment(1, 6, 5), Moment(1, 6, 6), Moment(2, 6, 5)])
-def test_any_clock_tells_two_moments_apart(later):
+def test_a_moment_with_any_later_clock_is_later(later):
     earlier = Moment(1, 5, 5)
     assert later.is_after(earlier)
     assert not earlier.is_after(later)
@@ -31,16 +31,16 @@ def test_without_an_iteration_epoch_and_step_are_compared():
     assert not old.is_after(Moment(1, 9, 5))
 
 
-def test_a_metric_called_iteration_in_an_older_line_is_no_clock():
+def test_a_metric_named_iteration_in_an_older_line_is_not_a_clock():
     assert Moment.of({"step": 5, "epoch": 1, "iteration": 7.0}) == Moment(1, None, 5)
 
 
-def test_it_is_read_back_from_plain_values():
+def test_a_moment_survives_json():
     moment = Moment(1, 7, 5)
     assert Moment.of(json.loads(json.dumps(moment.fields()))) == moment
 
 
-def test_clocks_and_the_run_say_where_they_stand():
+def test_clocks_and_the_run_return_their_moment():
     clocks = Clocks()
     clocks.load_state_dict({"epoch": 2, "epochs_done": 1, "step": 3, "iteration": 6, "samples": 12, "elapsed": 1.0})
     assert clocks.moment == Moment(2, 6, 3)

@@ -13,7 +13,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Trigger(Callback):
-    """Remember where it was triggered: (epoch, iteration, "iter" or "epoch")."""
+    """Record where it was triggered: (epoch, iteration, "iter" or "epoch")."""
 
     def __init__(self):
         self.seen = []
@@ -66,7 +66,7 @@ class Trigger(Callback):
     ],
     ids=repr,
 )
-def test_a_trigger_runs_at_the_steps_its_schedule_says(schedule, steps, train):
+def test_a_trigger_runs_at_the_steps_of_its_schedule(schedule, steps, train):
     trigger = Trigger()
     train([trigger.when(schedule)], epochs=4, batches=[["a", "b"]] * 3)
     assert trigger.steps == steps
@@ -85,7 +85,7 @@ def test_a_trigger_runs_at_the_steps_its_schedule_says(schedule, steps, train):
     ],
     ids=repr,
 )
-def test_epochs_trigger_at_the_end_of_the_epoch_and_other_clocks_at_the_end_of_the_iteration(schedule, moments, time):
+def test_epoch_schedules_fire_at_epoch_ends_and_others_at_iteration_ends(schedule, moments, time):
     trigger = Trigger()
     with Loop([trigger.when(schedule)]) as run:
         for _ in run.epochs(1):
@@ -105,7 +105,7 @@ def test_epochs_trigger_at_the_end_of_the_epoch_and_other_clocks_at_the_end_of_t
     ],
     ids=repr,
 )
-def test_a_cut_short_epoch_triggers_nothing_and_only_once_waits_for_the_next(schedule, epochs):
+def test_an_incomplete_epoch_triggers_nothing_and_only_once_stays_due(schedule, epochs):
     trigger = Trigger() if schedule is None else Trigger().when(schedule)
     with Loop([trigger]) as run:
         for epoch in run.epochs(4):
@@ -115,14 +115,14 @@ def test_a_cut_short_epoch_triggers_nothing_and_only_once_waits_for_the_next(sch
     assert [epoch for epoch, _, _ in trigger.seen] == epochs
 
 
-def test_once_takes_the_first_opportunity_of_either_kind(train):
+def test_once_fires_at_the_first_end_of_an_iteration_or_epoch(train):
     with_batches, without = Trigger().when(Once()), Trigger().when(Once())
     for trigger, batches in ((with_batches, "ab"), (without, "")):
         train([trigger], epochs=2, batches=batches)
     assert (with_batches.seen, without.seen) == ([(1, 1, "iter")], [(1, 0, "epoch")])
 
 
-def test_triggers_are_not_asked_in_validation():
+def test_triggers_do_not_run_in_validation():
     trigger = Trigger()
     with Loop([trigger.when(~Every(steps=2))]) as run:
         for _ in run.batches("abc"):
@@ -138,7 +138,7 @@ def test_triggers_are_not_asked_in_validation():
     ("schedule", "unit"),
     [(Every(seconds=10), 1), (Every(minutes=0.5), 3), (Every(hours=1), 360), (At(seconds=[10, 20, 90]), 1)],
 )
-def test_time_fires_at_the_first_iteration_from_there_on_and_not_once_for_each_that_passed(schedule, unit, time):
+def test_several_overdue_time_ticks_fire_once_at_the_next_iteration(schedule, unit, time):
     trigger = Trigger()
     with Loop([trigger.when(schedule)]) as run:
         for seconds in run.batches([4, 4, 4, 30, 1, 7, 1]):  # the clock then shows 4, 8, 12, 42, 43, 50, 51
@@ -160,7 +160,7 @@ ODD = If(lambda run: run.step % 2)
     ],
     ids=repr,
 )
-def test_ticks_of_time_and_once_stay_due_until_they_fire_and_ticks_of_counters_do_not(schedule, steps, time):
+def test_only_ticks_of_time_and_once_stay_due_until_they_fire(schedule, steps, time):
     trigger = Trigger()
     with Loop([trigger.when(schedule)]) as run:
         for _ in run.batches(range(9)):
@@ -169,7 +169,7 @@ def test_ticks_of_time_and_once_stay_due_until_they_fire_and_ticks_of_counters_d
 
 
 @pytest.mark.parametrize("period", [0.1, 0.3, 0.7, 1 / 3])
-def test_a_tick_of_time_never_fires_twice_whatever_the_rounding(period, time):
+def test_a_time_tick_never_fires_twice_despite_rounding(period, time):
     time[0] = 0.0
     trigger = Trigger()
     with Loop([trigger.when(Every(seconds=period))]) as run:
@@ -180,7 +180,7 @@ def test_a_tick_of_time_never_fires_twice_whatever_the_rounding(period, time):
     assert len(multiples) > 100
 
 
-def test_time_before_training_counts_for_nothing(time):
+def test_time_before_the_run_is_not_counted(time):
     trigger = Trigger()
     loop = Loop([trigger.when(Every(seconds=10))])
     time[0] += 1000
@@ -190,10 +190,10 @@ def test_time_before_training_counts_for_nothing(time):
     assert trigger.steps == [3]
 
 
-# Handlers with a schedule, shared ones, starting anew
+# Scheduled handlers, shared schedules, fresh runs
 
 
-def test_a_tick_fires_once_where_its_clock_stands_still():
+def test_a_tick_fires_once_while_its_clock_stands_still():
     seen = []
 
     @on("on_iter_end", when=Every(steps=2))
@@ -208,7 +208,7 @@ def test_a_tick_fires_once_where_its_clock_stands_still():
     assert seen == [(2, "train"), (4, "train")]
 
 
-def test_a_method_may_have_a_schedule_of_its_own():
+def test_a_method_can_have_its_own_schedule():
     class Mixed(Callback):
         def __init__(self):
             self.rare, self.often = [], []
@@ -227,7 +227,7 @@ def test_a_method_may_have_a_schedule_of_its_own():
     assert (mixed.rare, mixed.often) == ([1, 3, 6], [1, 2, 3, 4, 5, 6])
 
 
-def test_two_callbacks_may_share_one_schedule():
+def test_two_callbacks_can_share_a_schedule():
     shared = Every(steps=2)
     first, second = Trigger().when(shared), Trigger().when(shared)
     with Loop([first, second]) as run:
@@ -261,7 +261,7 @@ def test_a_fresh_run_of_the_same_loop_counts_from_the_start():
     ],
     ids=repr,
 )
-def test_a_run_that_starts_in_the_middle_counts_from_there(schedule, steps):
+def test_a_run_that_starts_at_a_later_step_counts_from_there(schedule, steps):
     def five_steps_are_done(run):
         run._clocks.load_state_dict({"epoch": 1, "epochs_done": 1, "step": 5, "iteration": 5, "samples": 5, "elapsed": 1.0})
 
@@ -273,7 +273,7 @@ def test_a_run_that_starts_in_the_middle_counts_from_there(schedule, steps):
     assert trigger.steps == steps
 
 
-# Against a model that keeps all moments and looks through them
+# Against a brute-force model
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class Batch:
 
 
 def moments_of(plan):
-    """A plan is a list of epochs: their batches, and whether the last one ends with a break."""
+    """Yield the moments of a plan: a list of epochs, with their batches and whether the last batch ends with a break."""
     iterations = samples = seconds = 0
     for epoch, (batches, is_cut) in enumerate(plan, start=1):
         for batch in batches:
@@ -310,11 +310,11 @@ def moments_of(plan):
 
 
 class Model:
-    """Say by brute force at which moments a schedule, given as nested tuples, is due."""
+    """Determine by brute force when a schedule, given as nested tuples, is due."""
 
     def __init__(self, schedule):
         self.schedule = schedule
-        self.last = {}  # of each tick: what its clock showed when it was asked last, or, of those that stay, when it fired
+        self.last = {}  # per tick: its clock when it was last checked, or, for ticks that stay due, when it last fired
 
     def fires(self, moments):
         asked_at = kinds(self.schedule)
@@ -448,7 +448,7 @@ plans = st.lists(st.tuples(batches, st.booleans()), min_size=1, max_size=5)
 
 
 def run_plan(trigger, plan, *, state=None):
-    """Run the epochs of a plan from where the state says, and return the state at the end."""
+    """Run the epochs of a plan from the given state, and return the state at the end."""
     time = [0.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hookpoint.core.schedule.clocks.perf_counter", lambda: time[0])
@@ -467,7 +467,7 @@ def run_plan(trigger, plan, *, state=None):
 
 @settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(schedules, plans)
-def test_a_schedule_fires_just_when_the_model_says(schedule, plan):
+def test_a_schedule_fires_exactly_when_the_model_does(schedule, plan):
     trigger = Trigger().when(built(schedule))
     run_plan(trigger, plan)
     assert trigger.seen == list(Model(schedule).fires(moments_of(plan)))
@@ -475,7 +475,7 @@ def test_a_schedule_fires_just_when_the_model_says(schedule, plan):
 
 @settings(deadline=None, max_examples=2 * settings.default.max_examples)
 @given(schedules, plans, st.data())
-def test_a_schedule_goes_on_counting_after_its_state_was_written_and_read(schedule, plan, data):
+def test_a_schedule_continues_after_its_state_is_saved_and_loaded(schedule, plan, data):
     first, second = Trigger().when(built(schedule)), Trigger().when(built(schedule))
     stop = data.draw(st.integers(1, len(plan)))
     state = json.loads(json.dumps(run_plan(first, plan[:stop])))
@@ -485,7 +485,7 @@ def test_a_schedule_goes_on_counting_after_its_state_was_written_and_read(schedu
 
 @settings(deadline=None)
 @given(everything)
-def test_only_ticks_that_hardly_ever_meet_cannot_be_joined(schedule):
+def test_only_ticks_that_rarely_coincide_cannot_be_combined(schedule):
     if has_ticks_that_hardly_meet(schedule):
         with pytest.raises(BadSchedule, match=r"rarely coincide|are not checked at the same time"):
             built(schedule)
@@ -493,7 +493,7 @@ def test_only_ticks_that_hardly_ever_meet_cannot_be_joined(schedule):
         built(schedule)
 
 
-# What is refused, and how
+# Invalid schedules
 
 
 @pytest.mark.parametrize(
@@ -577,7 +577,7 @@ def test_only_ticks_that_hardly_ever_meet_cannot_be_joined(schedule):
         (lambda: If(True), "If: expected a function that takes the run, got True.\n  write     If(lambda run: ...)"),
     ],
 )
-def test_a_schedule_that_cannot_be_meant_is_refused(make, message):
+def test_an_invalid_schedule_raises(make, message):
     with pytest.raises(BadSchedule) as caught:
         make()
     assert str(caught.value) == message
@@ -601,5 +601,5 @@ def test_times_of_different_units_are_one_clock(time):
         (If(len), "If(len)"),
     ],
 )
-def test_a_schedule_is_shown_as_it_is_written(schedule, shown):
+def test_repr_shows_a_schedule_as_it_is_written(schedule, shown):
     assert repr(schedule) == shown

@@ -1,4 +1,4 @@
-"""What a team needs of the core, as far as one process can show it; real teams are in tests/parallel."""
+"""The core's support for teams, as far as one process can test it; real teams are in tests/parallel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookpoint.core.team.team_clocks import TeamClocks
 from hookpoint.core.text import terminal
 
 
-def test_one_process_has_no_agreement_and_talks_to_itself():
+def test_a_single_process_has_no_agreement_and_reduces_alone():
     with Loop([]) as run:
         assert machine_of(run).agreement is None
         assert type(run.team) is Team
@@ -28,7 +28,7 @@ def test_one_process_has_no_agreement_and_talks_to_itself():
             run.reduce(1, "product")
 
 
-def test_what_is_the_same_on_all_ranks_is_what_it_is_in_one_process():
+def test_same_on_all_ranks_changes_nothing_in_a_single_process():
     with Loop([]) as run:
         for _ in run.epochs(3):
             for _ in run.batches("abc"):
@@ -40,13 +40,13 @@ def test_what_is_the_same_on_all_ranks_is_what_it_is_in_one_process():
 
 
 @pytest.mark.parametrize("claim", ["collective", "may_skip"])
-def test_who_acts_with_all_ranks_is_on_all_ranks(claim):
+def test_a_collective_or_skipping_callback_on_the_chief_only_raises(claim):
     callback = type("Mine", (Callback,), {claim: True, "ranks": "chief", "on_iter_end": lambda self: None})()
     with pytest.raises(CompileError, match=f"Mine has {claim} = True but runs on the chief only"):
         Hooks([callback])
 
 
-def test_the_call_that_is_being_made_is_known_in_a_team_and_the_innermost_counts():
+def test_the_current_call_in_a_team_is_the_innermost_call():
     seen = []
 
     class Inner(Callback):
@@ -77,7 +77,7 @@ def test_schedules_are_the_same_on_all_ranks_unless_a_function_decides():
     assert not (Every(steps=3) & If(lambda run: True)).same_on_all_ranks
 
 
-def test_the_time_of_a_team_moves_when_it_is_agreed_on():
+def test_the_time_of_a_team_advances_when_it_is_agreed_on():
     clocks = TeamClocks()
     clocks.start()
     assert clocks.elapsed() == 0.0
@@ -91,14 +91,14 @@ def test_the_time_of_a_team_moves_when_it_is_agreed_on():
     assert clocks.elapsed() == 7.25
 
 
-def test_sums_are_exact_and_take_what_is_not_finite():
+def test_sums_are_exact_and_accept_nonfinite_values():
     assert total_of([1e16, 1.0, -1e16]) == 1.0
     assert math.isnan(total_of([math.inf, -math.inf]))
     assert total_of([1e308, 1e308]) == 2 * int(1e308)
     assert total_of([1e308, 1e308, math.inf]) == math.inf
 
 
-def test_who_is_elsewhere_is_named():
+def test_mismatched_and_unanswered_calls_name_the_ranks():
     assert str(mismatch(["a", "b", "a"])) == (
         "the ranks do not make the same collective call.\n  rank 0,2  a\n  rank 1    b\n  call      on all ranks or on none"
     )
@@ -108,7 +108,7 @@ def test_who_is_elsewhere_is_named():
     assert str(gone).startswith("rank 0 waits in x; the other rank is gone.\n  see ")
 
 
-def test_a_process_that_is_not_the_chief_says_nothing(capsys, monkeypatch):
+def test_a_process_that_is_not_the_chief_prints_nothing(capsys, monkeypatch):
     with Loop([]):
         terminal.say("chief")
     monkeypatch.setenv("RANK", "1")

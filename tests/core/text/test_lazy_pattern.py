@@ -5,7 +5,7 @@ import pytest
 from hookpoint.core.text._lazy_pattern import lazy_pattern
 
 
-def test_it_is_used_like_a_compiled_one():
+def test_a_lazy_pattern_works_like_a_compiled_pattern():
     pattern = lazy_pattern(r"(?P<word>[a-z]+)\d", re.IGNORECASE)
     assert pattern.sub(r"\g<word>", "Ab1 c2") == "Ab c"
     assert [match["word"] for match in pattern.finditer("Ab1 c2")] == ["Ab", "c"]
@@ -13,7 +13,7 @@ def test_it_is_used_like_a_compiled_one():
     assert pattern.pattern == r"(?P<word>[a-z]+)\d"
 
 
-def test_it_is_compiled_when_it_is_first_used():
+def test_a_lazy_pattern_is_compiled_at_its_first_use():
     pattern = lazy_pattern("(")
     with pytest.raises(re.error):
         pattern.search("x")

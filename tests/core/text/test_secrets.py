@@ -29,18 +29,18 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("name", SECRET)
-def test_names_of_secrets(name):
+def test_names_of_secrets_are_recognized(name):
     assert is_secret(name)
     assert masked({name: "abc"}) == {name: "***"}
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_harmless_names(name):
+def test_harmless_names_are_not_masked(name):
     assert not is_secret(name)
     assert masked({name: "abc"}) == {name: "abc"}
 
 
-def test_settings_are_masked_at_any_depth_and_not_changed():
+def test_settings_are_masked_at_any_depth_without_changing_the_original():
     given = {
         "lr": 0.1,
         "model": {"layers": (1, 2), "hub": {"token": "abc", "retries": 3}},
@@ -71,7 +71,7 @@ def test_settings_are_masked_at_any_depth_and_not_changed():
     assert given == before
 
 
-def test_an_object_under_such_a_name_is_not_shown():
+def test_an_object_under_a_secret_name_is_masked():
     class Secret:
         def __repr__(self):
             return "abc"
@@ -121,7 +121,7 @@ def test_an_object_under_such_a_name_is_not_shown():
         ((), []),
     ],
 )
-def test_arguments(given, expected):
+def test_secrets_in_arguments_are_masked(given, expected):
     assert masked(given) == expected
 
 
@@ -160,17 +160,17 @@ def test_arguments(given, expected):
         ("", ""),
     ],
 )
-def test_texts(given, expected):
+def test_secrets_in_texts_are_masked(given, expected):
     assert masked(given) == expected
     assert masked({"note": given}) == {"note": expected}
 
 
-def test_masking_twice_changes_nothing_more():
+def test_masking_twice_gives_the_same_result():
     once = masked(["--token", "abc", "https://me:pw@host/?key=x", "Authorization: Basic abc"])
     assert masked(once) == once
 
 
-def test_a_number_under_the_name_of_a_token_is_a_size():
+def test_a_number_under_a_token_name_is_not_masked():
     given = {"token_dim": 512, "token_dropout": 0.1, "token": "abc"}
     assert masked(given) == {"token_dim": 512, "token_dropout": 0.1, "token": "***"}
 
@@ -191,7 +191,7 @@ class Odd:
         return "Odd(password=X)"
 
 
-def test_settings_in_objects():
+def test_settings_in_objects_are_masked():
     given = {
         "hub": Hub(),
         "space": SimpleNamespace(lr=0.1, hub=Hub(), api_key="X"),
@@ -219,7 +219,7 @@ def test_settings_in_objects():
     }
 
 
-def test_settings_that_refer_to_themselves_end():
+def test_settings_that_contain_themselves_can_be_masked():
     space = SimpleNamespace(lr=0.1)
     space.own = space
     assert masked({"space": space})["space"]["own"]["own"]["lr"] == 0.1
@@ -228,5 +228,5 @@ def test_settings_that_refer_to_themselves_end():
 @pytest.mark.parametrize(
     "words", ["a" * 100_000, "- " * 50_000, "token " * 20_000, "-----BEGIN PRIVATE KEY-----" * 3_000, "a=" * 50_000]
 )
-def test_long_texts_take_time_in_proportion(words):
+def test_masking_a_long_text_does_not_hang(words):
     assert isinstance(masked(words), str)

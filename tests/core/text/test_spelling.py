@@ -1,4 +1,4 @@
-"""A slip of the pen is told from a name that is meant."""
+"""Misspelled names are distinguished from other names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.core.text.spelling import near_miss, one_slip_apart
     ("a", "b"),
     [("loss", "losss"), ("loss", "los"), ("loss", "lass"), ("loss", "lsos"), ("loss", "xloss"), ("loss", "oss"), ("ab", "ba")],
 )
-def test_one_slip(a, b):
+def test_one_added_missing_changed_or_swapped_letter_is_one_slip(a, b):
     assert one_slip_apart(a, b)
     assert one_slip_apart(b, a)
 
@@ -29,7 +29,7 @@ def test_one_slip(a, b):
         ("loss", "mass"),
     ],
 )
-def test_none_or_several_slips(a, b):
+def test_equal_and_more_different_names_are_not_one_slip_apart(a, b):
     assert not one_slip_apart(a, b)
     assert not one_slip_apart(b, a)
 
@@ -53,27 +53,27 @@ def test_none_or_several_slips(a, b):
         ("loss_val", "val_loss"),
     ],
 )
-def test_a_near_miss_finds_the_name_that_was_meant(name, meant):
+def test_near_miss_finds_the_intended_name(name, meant):
     assert near_miss(name, ["on_epoch_begin", "on_epoch_end", "on_iter_begin", "val_loss"]) == meant
 
 
 @pytest.mark.parametrize("name", ["on_epoch_end", "on_tokenize_end", "on_epoch", "loss", "val_acc"])
-def test_a_name_that_is_known_or_far_from_all_is_no_miss(name):
+def test_an_exact_or_unrelated_name_is_not_a_near_miss(name):
     assert near_miss(name, ["on_epoch_end", "val_loss"]) is None
 
 
 @pytest.mark.parametrize(
     ("name", "other"), [("top1", "top5"), ("acc@1", "acc@10"), ("loss2", "loss"), ("conv_1_2", "conv_1_3")]
 )
-def test_names_that_differ_in_digits_are_two_names(name, other):
+def test_names_that_differ_only_in_digits_are_not_near_misses(name, other):
     assert near_miss(name, [other]) is None
 
 
-def test_the_first_of_several_is_taken():
+def test_the_first_of_several_near_misses_is_returned():
     assert near_miss("loses", ["loss", "losses"]) == "loss"
     assert near_miss("loses", ["losses", "loss"]) == "losses"
 
 
-def test_a_name_is_no_miss_of_itself():
+def test_a_name_is_not_a_near_miss_of_itself():
     assert near_miss("loss", ["loss"]) is None
     assert near_miss("los", ["los", "loss"]) == "loss"

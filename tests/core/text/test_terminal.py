@@ -11,12 +11,12 @@ def no_claims():
     assert not terminal.is_claimed()
 
 
-def test_a_line_goes_to_stderr(capsys):
+def test_a_line_without_claims_is_printed_to_stderr(capsys):
     terminal.say("hello")
     assert capsys.readouterr() == ("", "hello\n")
 
 
-def test_whoever_draws_prints_lines_until_it_is_done(capsys):
+def test_the_newest_claim_prints_lines_until_it_is_released(capsys):
     outer, inner = [], []
     terminal.claim(outer.append)
     terminal.say("to the outer one")
@@ -39,5 +39,5 @@ def test_claims_can_be_forgotten(capsys):
 
 
 @pytest.mark.parametrize(("name", "shown"), [("loss", "loss"), ("损失/ü", "损失/ü"), ("a\x1b[31m\r\n\tb\x00", "a?[31m???b?")])
-def test_names_are_made_printable(name, shown):
+def test_control_characters_in_names_are_replaced(name, shown):
     assert terminal.printable(name) == shown
