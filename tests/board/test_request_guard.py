@@ -63,9 +63,9 @@ def test_requests_without_the_token_are_rejected(client, path, headers):
     assert client.send("GET", path, signed_in=False, headers=headers)[0] == 401
 
 
-@pytest.mark.parametrize("token", ["", "wrong", "ü", "%FF"])
+@pytest.mark.parametrize("token", ["wrong", "%C3%BC", "%FF", "%00"])
 def test_a_wrong_token_is_rejected_without_a_cookie(client, token):
-    status, headers, _ = client.send("GET", f"/?token=x{token.encode().hex()}", signed_in=False)
+    status, headers, _ = client.send("GET", f"/?token={token}", signed_in=False)
     assert status == 403
     assert "set-cookie" not in headers
 

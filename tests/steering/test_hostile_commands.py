@@ -134,10 +134,6 @@ def private_attribute(inbox, id):
     inbox.write(id, json.dumps(inbox.content(id, args={"values": {"Tunable.__class__": 0.9, "Tunable.alphas": 1}})))
 
 
-def evil_tag(inbox, id):
-    inbox.write(id, json.dumps(inbox.content(id, do="save", args={"tag": "../../../evil\x1b[2J"})))
-
-
 def evil_steps(inbox, id):
     inbox.write(id, json.dumps(inbox.content(id, do="log-every", args={"steps": True})))
 

@@ -86,15 +86,34 @@ def test_without_a_watcher_points_call_the_compiled_functions():
 
 
 def test_several_watchers_nest_around_each_call(train):
-    first, second = Sees("first"), Sees("second")
     order = []
-    first.seen = second.seen = order
-    train([first, second, LambdaCallback(on_epoch_begin=lambda run: order.append("called"))], batches=())
-    assert [one for one in order if one != "over"] == [
-        *["on_epoch_begin"] * 2,
-        *[("LambdaCallback", "on_epoch_begin")] * 2,
+
+    class Labels(Watcher):
+        def around_call(self, name, point, function):
+            def watched(*args, **kwargs):
+                order.append(f"{self.name}: call")
+                return function(*args, **kwargs)
+
+            return watched
+
+        def around_points(self, points, dispatch):
+            def watched(run):
+                order.append(f"{self.name}: point")
+                dispatch(run)
+                order.append(f"{self.name}: end of point")
+
+            return None if dispatch is None else watched
+
+    callback = LambdaCallback(on_epoch_begin=lambda run: order.append("called"))
+    train([Labels(name="first"), Labels(name="second"), callback], batches=())
+    assert order == [
+        "first: point",
+        "second: point",
+        "first: call",
+        "second: call",
         "called",
-        *["end of on_epoch_begin"] * 2,
+        "second: end of point",
+        "first: end of point",
     ]
 
 

@@ -54,13 +54,20 @@ def test_image_of_returns_none_if_the_data_is_not_png(folder):
     assert image_of(MediaCache().media_of(folder)[-1]) is None
 
 
-@pytest.mark.parametrize("damage", [b"\xff" * 30, b"\x05\0\0\0\0\0\0\0abcdnope", b""])
-def test_a_damaged_end_of_a_file_is_skipped(folder, damage):
+BOGUS = b"\x04\0\0\0\0\0\0\0abcd" + b"\xff" * 4 + b"efgh"  # a record whose data is no event
+
+
+@pytest.mark.parametrize(
+    ("cut_bytes", "damage", "number"),
+    [(30, b"", 3), (30, b"\xff" * 20, 3), (0, BOGUS, 4), (0, BOGUS[:14], 4), (0, b"\xff" * 30, 4)],
+)
+def test_a_damaged_end_of_a_file_is_skipped(folder, cut_bytes, damage, number):
+    intact = MediaCache().media_of(folder)
     (path,) = (folder / "tensorboard").iterdir()
-    os.truncate(path, path.stat().st_size - 3)
+    os.truncate(path, path.stat().st_size - cut_bytes)
     with path.open("ab") as file:
         file.write(damage)
-    assert len(MediaCache().media_of(folder)) >= 3
+    assert MediaCache().media_of(folder) == intact[:number]
 
 
 def test_a_run_without_event_files_has_no_media(tmp_path):
