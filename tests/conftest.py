@@ -33,7 +33,7 @@ from hookpoint.core.loop.loop import Loop
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors here are tiny: more threads only make the workers wait for each other
 
-# The same examples each time, so that a change that passes once passes again. HYPOTHESIS_PROFILE=search looks for new ones.
+# The same examples each time, so that a change that passes once passes again. HYPOTHESIS_PROFILE=search tries others.
 settings.register_profile("quick", derandomize=True, max_examples=10)
 settings.register_profile("all", derandomize=True, max_examples=100)
 settings.register_profile("search", derandomize=False, max_examples=100)
@@ -160,7 +160,7 @@ class Recorder(hookpoint.Callback):
 
 
 class Disk:
-    """A store that outlives its runs. `saved` has (step, tags) of each checkpoint, `kept` the steps that are left of a tag."""
+    """A store that outlives its runs. `saved` has (step, tags) of each checkpoint, `kept(tag)` the steps that are left."""
 
     def __init__(self):
         self.saved, self.background, self.states, self.fails = [], [], {}, []

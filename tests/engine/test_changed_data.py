@@ -64,7 +64,7 @@ def samples(seen):
     return list(chain(*(batch for _, batch in seen)))
 
 
-# Another batch size
+# A different batch size
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_batch_size_changed_between_epochs_is_reported_once(tmp_path, caplog):
     assert [record.message for record in caplog.records] == [f"{LINE.format(16, 8)}: {INEXACT}"]
 
 
-# Other data
+# Different data
 
 
 def subset(drawn):
@@ -344,7 +344,7 @@ def test_a_list_of_batches_with_a_different_length_warns(stop, tmp_path, caplog)
     assert "is it the same data?" in caplog.text
 
 
-# Another optimizer
+# A different optimizer
 
 
 def test_parameters_in_a_different_order_raise(tmp_path):

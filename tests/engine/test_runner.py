@@ -1408,7 +1408,7 @@ def test_an_optimizer_that_needs_a_closure_requires_a_main_callback(net, batches
         Runner(model, TwoSteps(), mse).fit(batches, epochs=1)
 
 
-# Other names for a validation
+# The prefix of a validation
 
 
 def test_validate_accepts_another_prefix(runner, batches, distance, recorder):

@@ -40,7 +40,7 @@ def test_all_ranks_load_the_same_weights(strategy, launch, tmp_path):
         again = runner(1, resume="must")
         found = [again.validate(data, batch_size=4), again.validate(data, batch_size=4)]
         alone = runner(1, resume="never").validate(data, batch_size=4)
-        again.fit(data, epochs=2, batch_size=4)  # it is finished: nothing is trained
+        again.fit(data, epochs=2, batch_size=4)  # the run is finished: nothing is trained
         return [wanted, *found, again.validate(data, batch_size=4), alone]
 
     for wanted, *found, alone in launch(go, workdir=str(tmp_path / "run"), strategy=strategy).results:

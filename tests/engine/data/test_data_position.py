@@ -283,7 +283,7 @@ class Script:
             yield seen, state
 
     def check(self, places=None):
-        """Check that a run resumed from any place sees the rest; `places` are pairs of (epoch, batches)."""
+        """Check that a run resumed from any position sees the rest; `places` are pairs of (epoch, batches)."""
         expected = self.bare()
         kept = [(len(seen), state()) for seen, state in self.process()]
         for number, found in kept:

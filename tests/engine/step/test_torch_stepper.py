@@ -221,7 +221,7 @@ def test_bf16_is_autocast_as_by_hand(net, runner, batches):
 def test_fp16_is_scaled_as_by_hand(net, runner, batches, accumulate, clip):
     model, optimizer = net()
     steps = []
-    optimizer.register_step_post_hook(lambda *_: steps.append(True))  # some overflow at first, until the scale is right
+    optimizer.register_step_post_hook(lambda *_: steps.append(True))  # the first steps overflow, until the scale is right
     scaler = torch.amp.GradScaler("cpu")
     for number, (inputs, targets) in enumerate(batches, 1):
         if (number - 1) % accumulate == 0:

@@ -113,7 +113,7 @@ def test_no_gradient_is_older_than_the_bound(launch, sample, ranks):
         stale = [applied - computed for _, computed, applied in trace]
         assert 0 <= min(stale) <= max(stale) <= bound
         assert max(stale) > 0 or bound == 0
-        assert chief["counts"] == [20.0 * ranks]  # one optimizer has made all of the steps
+        assert chief["counts"] == [20.0 * ranks]  # one optimizer made all steps
         assert chief["threads"] == []
         assert len(chief["validated"]) == 3
         for other in others:  # all ranks validate and return the same model

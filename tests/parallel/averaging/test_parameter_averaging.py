@@ -48,7 +48,7 @@ def test_ranks_are_averaged_by_weight_and_may_have_weight_0(launch):
         def train(weight, epochs=2):
             model = nn.Linear(1, 1, bias=False)
             nn.init.zeros_(model.weight)
-            data = [(torch.ones(1, 1), torch.full((1, 1), 2.0 * rank + 1))]  # each client has its own
+            data = [(torch.ones(1, 1), torch.full((1, 1), 2.0 * rank + 1))]  # each rank has its own
             optimizer, rounds = torch.optim.SGD(model.parameters(), lr=0.5), Rounds()
             options = {"callbacks": [rounds], "extra_callbacks": [], "monitors": []}
             strategy = ParameterAveraging(period=1, optimizer_state=False, weight=weight)

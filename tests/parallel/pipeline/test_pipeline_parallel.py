@@ -83,7 +83,7 @@ def trained(cases, epochs, three=False):
     def train(schedule="1F1B", accumulate=1, clip=None, precision="32", by_function=False, outputs=True, skips=False):
         generator = torch.Generator().manual_seed(1)
         inputs, targets = torch.randn(165, 6, generator=generator), torch.randint(0, 4, (165,), generator=generator)
-        targets[::7] = -100  # these have no effect
+        targets[::7] = -100  # ignored by the criterion
         torch.manual_seed(0 if os.environ.get("RANK", "0") == "0" else 5)  # the chief's weights are trained
         model = nn.Sequential(
             nn.Linear(6, 16), nn.Tanh(), nn.Sequential(nn.Linear(16, 17), nn.Tanh(), nn.LayerNorm(17)), nn.Linear(17, 4)

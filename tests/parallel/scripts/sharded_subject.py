@@ -88,7 +88,7 @@ def train(workdir: str, *, events: Events | None = None, **options: Any) -> dict
 
 
 def train_two(workdir: str, *, stop_at: int = -1) -> dict[str, Any]:
-    """Train two models, each with its own optimizer, sharded by fully_shard in your own loop."""
+    """Train two models, each with its own optimizer, sharded by fully_shard in a custom loop."""
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(3)

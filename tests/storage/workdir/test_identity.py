@@ -55,7 +55,7 @@ def test_a_difference_that_prevents_a_resume_is_refused(name):
 
 
 @pytest.mark.parametrize("name", ["torch", "cuda", "device", "precision", "accumulate", "seed", "numpy"])
-def test_a_difference_that_may_change_the_results_is_warned(name):
+def test_a_difference_that_may_change_the_results_gets_a_warning(name):
     assert verdicts({**NOW, name: "other"}) == {name: "warned"}
     assert verdicts({**NOW, name: None}) == {name: "warned"}
 
@@ -75,7 +75,7 @@ def test_a_name_that_only_one_side_knows_is_fine():
     assert compare({}, {"model": "9f3c"}) == [Row("model", None, "9f3c", "fine")]
 
 
-def test_an_unknown_name_is_warned():
+def test_a_difference_with_an_unknown_name_gets_a_warning():
     assert verdicts({"tokenizer": "a"}, {"tokenizer": "b"}) == {"tokenizer": "warned"}
 
 

@@ -326,7 +326,7 @@ def test_without_locks_the_record_of_a_live_process_is_respected(tmp_path, recor
 
 @pytest.mark.usefixtures("no_locks")
 def test_without_locks_the_record_of_a_dead_process_is_taken_over(tmp_path, record):
-    record(started=5, pid=2**22 + 1)  # no process has such a number
+    record(started=5, pid=2**22 + 1)  # no process has such a pid
     taken(tmp_path)
     record()  # our own, of a loop that could not empty it
     taken(tmp_path)
