@@ -1,4 +1,4 @@
-"""What every test runs under, what tests of all folders share, and what the fault tests counted, printed under the results."""
+"""Settings for all tests, shared fixtures, and a summary of what the fault tests counted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hookpoint.core.loop.loop import Loop
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors here are tiny: more threads only make the workers wait for each other
 
-# The same examples each time, so that a change that passes once passes again. HYPOTHESIS_PROFILE=search looks for new ones.
+# The same examples each time, so that a change that passes once passes again. HYPOTHESIS_PROFILE=search tries others.
 settings.register_profile("quick", derandomize=True, max_examples=10)
 settings.register_profile("all", derandomize=True, max_examples=100)
 settings.register_profile("search", derandomize=False, max_examples=100)
@@ -49,21 +49,23 @@ def pytest_configure(config):
     if config.option.basetemp is None and not hasattr(config, "workerinput") and _has_room(MEMORY):
         config.option.basetemp = mkdtemp(prefix="hookpoint-tests-", dir=MEMORY)
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does for what it starts in the background
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells do for background processes
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Freezing())
     config.pluginmanager.register(Propagating())
     if not hasattr(config, "workerinput"):
-        os.environ["GIT_DIR"] = _empty_repository(config)  # as every run asks git for the revision: status reads all files here
+        os.environ["GIT_DIR"] = _empty_repository(
+            config
+        )  # every run asks git for the revision, and git would read all files here
 
 
 def pytest_xdist_auto_num_workers():
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else None  # as a quarter of the time is waiting
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else None  # a quarter of the time is waiting
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+@pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(items):
-    """Mark as slow what `thin` leaves out of the cases of a test."""
+    """Mark the test cases that `thin` leaves out as slow."""
     cases = {}
     for item in items:
         for mark in item.iter_markers("thin"):
@@ -90,7 +92,7 @@ def _has_room(folder):
 
 @pytest.fixture
 def spread(pytestconfig):
-    """Return `spread(cases, number)`: so many of the cases, with the first and the last; all of them in `make test-all`."""
+    """Return `spread(cases, number)`: `number` of the cases, with the first and the last; all of them in `make test-all`."""
 
     def choose(cases, number):
         cases = list(cases)
@@ -106,11 +108,11 @@ def _spread(cases, number):
 
 
 class Cut(Exception):
-    """The run is cut off."""
+    """Raised to interrupt the run."""
 
 
 class Cuts(hookpoint.Callback):
-    """Cut the run off as this step ends."""
+    """Interrupt the run at the end of this step."""
 
     def __init__(self, step):
         self.step = step
@@ -121,7 +123,7 @@ class Cuts(hookpoint.Callback):
 
 
 class Saves(hookpoint.Callback):
-    """Ask for a checkpoint after these steps, or after each. With a clock, making one takes so many seconds."""
+    """Request a checkpoint after these steps, or after each step. With a clock, a checkpoint takes `seconds`."""
 
     saves = True
 
@@ -158,7 +160,7 @@ class Recorder(hookpoint.Callback):
 
 
 class Disk:
-    """A store that outlives its runs. `saved` has (step, tags) of each checkpoint, `kept` the steps that are left of a tag."""
+    """A store that outlives its runs. `saved` has (step, tags) of each checkpoint, `kept(tag)` the steps that are left."""
 
     def __init__(self):
         self.saved, self.background, self.states, self.fails = [], [], {}, []
@@ -215,36 +217,35 @@ def _train(
 
 @pytest.fixture(scope="session")
 def train():
-    """Return `train(callbacks, ...)`, which trains in the core's Loop with these options, and returns the run.
+    """Return `train(callbacks, ...)`, which trains in the core's Loop with these options and returns the run.
 
-    An epoch calls `epoch_begin(run)`; it has so many `batches`, or those that are given, and calls `step(run, batch)` in each;
-    with None it has no pass. Then it logs its row, where there are `rows`, one for each epoch, and calls `epoch_end(run)`. In
-    the iteration `cut_at` the run is cut off.
+    Each epoch calls `epoch_begin(run)`, then `step(run, batch)` for each of the `batches` (a number, an iterable, or None for
+    no pass). It logs its row of `rows`, if given, and calls `epoch_end(run)`. The run is interrupted in iteration `cut_at`.
     """
     return partial(_train, Loop)
 
 
 @pytest.fixture(scope="session")
 def train_public():
-    """Return what is `train` with the public Loop, which keeps checkpoints in its workdir; its defaults are left out."""
+    """Return `train` with the public Loop, which keeps checkpoints in its workdir, without default callbacks and monitors."""
     return partial(_train, hookpoint.Loop, extra_callbacks=[], monitors=[])
 
 
 @pytest.fixture(scope="session")
 def cut_off():
-    """Return the exception of a run that `train` or `cuts` has cut off."""
+    """Return the exception that `train` and `cuts` raise to interrupt a run."""
     return Cut
 
 
 @pytest.fixture(scope="session")
 def cuts():
-    """Return `cuts(step)`: a callback that cuts the run off as this step ends."""
+    """Return `cuts(step)`: a callback that interrupts the run at the end of this step."""
     return Cuts
 
 
 @pytest.fixture(scope="session")
 def saves():
-    """Return `saves(*steps)`: a callback that asks for a checkpoint after these steps, or after each."""
+    """Return `saves(*steps)`: a callback that requests a checkpoint after these steps, or after each step."""
     return Saves
 
 
@@ -256,7 +257,7 @@ def recorder():
 
 @pytest.fixture(scope="session")
 def new_disk():
-    """Return `new_disk()`: a store in memory, which deletes checkpoints by the rules they came with."""
+    """Return `new_disk()`: a store in memory, which deletes checkpoints by the rules in their requests."""
     return Disk
 
 
@@ -267,7 +268,7 @@ def disk(new_disk):
 
 @pytest.fixture
 def train_run(tmp_path):
-    """Train a little with checkpoints and scalars.jsonl, in tmp_path/runs; return the folder of the run."""
+    """Train a short run with checkpoints and scalars.jsonl, in tmp_path/runs; return its folder."""
 
     def run(name="mine", *, epochs=2, callbacks=None, monitors=None, values=None, **options):
         workdir = tmp_path / "runs" / name
@@ -288,7 +289,7 @@ def train_run(tmp_path):
 
 @dataclass
 class Training:
-    """A process that trains, an epoch for each line it gets."""
+    """A process that trains one epoch for each line it gets."""
 
     process: subprocess.Popen
     workdir: Path
@@ -321,7 +322,7 @@ TRAINING = """
 
 @pytest.fixture
 def training(tmp_path):
-    """Train in a process of its own, in tmp_path/runs, until it is ended or killed."""
+    """Train in a separate process, in tmp_path/runs, until it is ended or killed."""
 
     @contextmanager
     def start(name="live"):
@@ -354,7 +355,7 @@ class Tunable(hookpoint.Callback):
 
 
 class Steered:
-    """A training in a thread. While `gate` is cleared, the step that is running does not end."""
+    """A run that trains in a thread. While `gate` is cleared, the current step does not end."""
 
     def __init__(self, workdir, **options):
         self.workdir, self.tunable, self.error = workdir, Tunable(), None
@@ -411,7 +412,7 @@ class Steered:
 
 @pytest.fixture
 def steered(tmp_path):
-    """Return `steered(name, **options)`: a training in a thread, in tmp_path/runs, that takes commands until the block ends."""
+    """Return `steered(name, **options)`: a run in a thread, in tmp_path/runs, that takes commands until the block ends."""
 
     @contextmanager
     def start(name="live", **options):
@@ -444,7 +445,7 @@ def forge():
 
 @pytest.fixture
 def until():
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
 
     def wait(is_true, seconds=30):
         end = time.monotonic() + seconds
@@ -466,16 +467,16 @@ def warm_python(tmp_path_factory):
 
 @pytest.fixture
 def sample(pytestconfig):
-    """Return `sample(some, everything)`: the first; the second in `make test-all`."""
+    """Return `sample(some, everything)`: `some`, or `everything` in `make test-all`."""
     return lambda some, everything: some if pytestconfig.option.markexpr == QUICK else everything
 
 
 def pytest_collection_finish(session):
-    gc.freeze()  # torch leaves a million objects behind: no collection during a test has to look at them again
+    gc.freeze()  # torch leaves a million objects behind: collections during tests need not look at them again
 
 
 class Freezing:
-    """Freeze what tests import as well, now and then: torch.compile alone brings half a million objects."""
+    """Freeze what tests import as well, now and then: torch.compile alone adds half a million objects."""
 
     def __init__(self, every=200):
         self.every, self.count = every, 0

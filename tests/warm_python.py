@@ -1,7 +1,7 @@
-"""Warm Python: a process that has imported everything, and forks itself for each script that the tests have it run.
+"""Warm Python: a process that has imported everything, and forks itself for each script that the tests run.
 
-All of pytest's workers share it, as the imports take as long as twenty tests. It listens on a Unix socket. A connection starts
-with a request, one line of JSON, and is stdin and stdout of the script from then on. It ends when the tests do.
+All of pytest's workers share it, because the imports take as long as twenty tests. It listens on a Unix socket. A connection
+starts with a request, one line of JSON, and is stdin and stdout of the script from then on. It ends when the tests do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any, TextIO
 
-# What a training imports sooner or later; otherwise each fork would import it.
+# Modules that a run imports sooner or later; otherwise each fork would import them.
 IMPORTED = (
     "hookpoint.presets.loop",
     "hookpoint.presets.runner",
@@ -47,9 +47,9 @@ WATCH_SECONDS = 1.0
 
 
 def start_warm(script: Path, folder: Path, tests: int) -> TextIO:
-    """Run a script in a fork of the warm process, with this environment. Return the file that is its stdin and stdout.
+    """Run a script in a fork of the warm process, with this environment. Return a file for its stdin and stdout.
 
-    The `folder` is that of all workers: the first that asks starts the process there. It ends with the process `tests`.
+    All workers share the `folder`: the first call starts the warm process there. It ends with the process `tests`.
     """
     address = folder / "warm-python"
     server = None
@@ -97,7 +97,7 @@ def main(address: str, tests: int) -> None:
 
 
 def become(connection: socket.socket) -> None:
-    """Become the script that the connection asks for."""
+    """Become the script that the connection requests."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     request = _first_line(connection)
     os.dup2(connection.fileno(), 0)
@@ -122,7 +122,7 @@ def _first_line(connection: socket.socket) -> Any:
     while not line.endswith(b"\n"):
         byte = connection.recv(1)  # not more: the rest is for the script
         if not byte:
-            os._exit(1)  # whoever asked is gone
+            os._exit(1)  # the client is gone
         line += byte
     return json.loads(line)
 

@@ -64,14 +64,14 @@ def samples(seen):
     return list(chain(*(batch for _, batch in seen)))
 
 
-# Another batch size
+# A different batch size
 
 
 @pytest.mark.parametrize(
     ("before", "after", "stop", "numbers"),
     [(8, 16, 4, [2, 3]), (16, 8, 2, [4, 5, 6, 7]), (8, 16, 3, [2, 3, 4]), (16, 24, 1, [1, 2]), (8, 64, 1, [1])],
 )
-def test_every_sample_of_the_epoch_is_seen_once(before, after, stop, numbers, tmp_path, caplog):
+def test_a_changed_batch_size_sees_every_sample_of_the_epoch_once(before, after, stop, numbers, tmp_path, caplog):
     whole, _ = fit(None, shuffled(before), epochs=1)
     first, _ = fit(tmp_path, shuffled(before), stop=stop)
     rest, run = fit(tmp_path, shuffled(after))
@@ -103,7 +103,7 @@ def test_a_run_with_another_batch_size_resumes_exactly(tmp_path, caplog):
     assert sorted(samples(fourth)) == list(range(64))
 
 
-def test_a_third_batch_size_in_one_epoch(tmp_path):
+def test_the_batch_size_can_change_twice_in_one_epoch(tmp_path):
     first, _ = fit(tmp_path, shuffled(8), stop=3)
     second, _ = fit(tmp_path, shuffled(16), stop=4)
     third, _ = fit(tmp_path, shuffled(4), epochs=1)
@@ -112,7 +112,7 @@ def test_a_third_batch_size_in_one_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_generators_samplers_and_workers(workers, tmp_path):
+def test_the_batch_size_can_change_with_custom_samplers_and_workers(workers, tmp_path):
     def loader(size):
         own = torch.Generator().manual_seed(2)
         sampler = SubsetRandomSampler(range(0, 64, 2), generator=own)
@@ -125,7 +125,7 @@ def test_generators_samplers_and_workers(workers, tmp_path):
     assert rest[0][0] == 2
 
 
-def test_a_sampler_that_draws_before_its_first_index(tmp_path):
+def test_the_batch_size_can_change_with_a_sampler_that_draws_up_front(tmp_path):
     class Drawn(Sampler):
         def __iter__(self):
             return iter(torch.randperm(64).tolist())
@@ -138,7 +138,7 @@ def test_a_sampler_that_draws_before_its_first_index(tmp_path):
     assert sorted(samples(first + rest)) == list(range(64))
 
 
-def test_drop_last_and_accumulation(tmp_path):
+def test_the_batch_size_can_change_with_drop_last_and_accumulation(tmp_path):
     first, _ = fit(tmp_path, shuffled(8, drop_last=True), stop=1, accumulate=3)
     rest, run = fit(tmp_path, shuffled(15, drop_last=True), epochs=1, accumulate=3)
     assert [number for number, _ in rest] == [2, 3]
@@ -147,7 +147,7 @@ def test_drop_last_and_accumulation(tmp_path):
     assert len(set(samples(first + rest))) == 24 + 30
 
 
-def test_a_loop_of_the_users_own(tmp_path, caplog):
+def test_the_batch_size_can_change_in_a_custom_loop(tmp_path, caplog):
     def train(size, stop=None):
         torch.manual_seed(6)
         model, seen = torch.nn.Linear(1, 1), []
@@ -183,7 +183,7 @@ class Sized(Stream):
 
 
 @pytest.mark.parametrize("kind", [Stream, Sized])
-def test_a_stream_can_have_another_batch_size_too(kind, tmp_path, caplog):
+def test_the_batch_size_of_a_stream_can_change(kind, tmp_path, caplog):
     first, _ = fit(tmp_path, DataLoader(kind(), batch_size=4), stop=3, epochs=1)
     second, _ = fit(tmp_path, DataLoader(kind(), batch_size=8), stop=4, epochs=1)
     third, run = fit(tmp_path, DataLoader(kind(), batch_size=8), epochs=1)
@@ -193,13 +193,13 @@ def test_a_stream_can_have_another_batch_size_too(kind, tmp_path, caplog):
     assert caplog.text.count("the batch size is") == 1
 
 
-def test_a_loader_that_cannot_be_split_into_other_batches_is_refused(tmp_path):
+def test_a_loader_that_cannot_be_split_into_different_batches_raises(tmp_path):
     fit(tmp_path, DataLoader(Stream(), batch_size=4, num_workers=1), stop=3)
     with pytest.raises(CannotResume, match="its samples cannot be split into different batches"):
         fit(tmp_path, DataLoader(Stream(), batch_size=8, num_workers=1))
 
 
-def test_batches_of_a_users_own_sampler_stay_as_they_are(tmp_path, caplog):
+def test_a_custom_batch_sampler_resumes_without_a_warning(tmp_path, caplog):
     def loader():
         return DataLoader(data_of(), batch_sampler=Own(range(64), 8, False))
 
@@ -213,7 +213,7 @@ def test_batches_of_a_users_own_sampler_stay_as_they_are(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("stop", [3, 9, 12])
-def test_a_batch_size_that_the_run_itself_changes_is_no_news(stop, tmp_path, caplog):
+def test_a_batch_size_changed_by_the_script_is_not_reported(stop, tmp_path, caplog):
     def train(workdir, stop=None):
         loader, seen = shuffled(8), []
         torch.manual_seed(5)
@@ -232,14 +232,14 @@ def test_a_batch_size_that_the_run_itself_changes_is_no_news(stop, tmp_path, cap
     assert not caplog.records
 
 
-def test_between_epochs_one_line_says_it(tmp_path, caplog):
+def test_a_batch_size_changed_between_epochs_is_reported_once(tmp_path, caplog):
     fit(tmp_path, shuffled(8), epochs=1)
     rest, _ = fit(tmp_path, shuffled(16))
     assert [number for number, _ in rest] == [0, 1, 2, 3]
     assert [record.message for record in caplog.records] == [f"{LINE.format(16, 8)}: {INEXACT}"]
 
 
-# Other data
+# Different data
 
 
 def subset(drawn):
@@ -257,7 +257,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_rest_of_an_epoch_needs_the_same_data(change, tmp_path):
+def test_changed_data_in_the_middle_of_an_epoch_raises(change, tmp_path):
     before, after, name = CHANGES[change]
     fit(tmp_path, before, stop=3)
     with pytest.raises(CannotResume, match=rf"(?s)saved in the middle of an epoch.*{name} .*refused: "):
@@ -267,7 +267,7 @@ def test_the_rest_of_an_epoch_needs_the_same_data(change, tmp_path):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_between_epochs_other_data_is_warned_of(change, tmp_path, caplog):
+def test_changed_data_between_epochs_warns(change, tmp_path, caplog):
     before, after, name = CHANGES[change]
     fit(tmp_path, before, epochs=1)
     seen, _ = fit(tmp_path, after)
@@ -294,27 +294,27 @@ def test_a_sampler_that_changes_its_own_length_resumes(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("stop", [3, 8])
-def test_a_data_set_with_other_values_is_warned_of(stop, tmp_path, caplog):
+def test_a_dataset_with_different_values_warns(stop, tmp_path, caplog):
     fit(tmp_path, shuffled(8), stop=stop)
     fit(tmp_path, shuffled(8, data_of(shift=0.5)))
     assert "\ndataset " in caplog.text
     assert "is it the same data?" in caplog.text
 
 
-def test_data_in_order_that_has_grown_goes_on(tmp_path, caplog):
+def test_sequential_data_that_has_grown_resumes(tmp_path, caplog):
     fit(tmp_path, DataLoader(data_of(), batch_size=8), stop=3)
     seen, _ = fit(tmp_path, DataLoader(data_of(80), batch_size=8), epochs=1)
     assert samples(seen) == list(range(24, 80))
     assert "\nsamples " in caplog.text
 
 
-def test_the_same_data_is_no_news(tmp_path, caplog):
+def test_unchanged_data_is_not_reported(tmp_path, caplog):
     for stop in (3, 8, 11, None):
         fit(tmp_path, shuffled(8), stop=stop)
     assert not caplog.records
 
 
-def test_data_that_varies_by_itself_is_no_news(tmp_path, caplog):
+def test_data_that_varies_between_epochs_is_not_reported(tmp_path, caplog):
     def train(epochs):
         with Loop([cb.ModelSaver()], extra_callbacks=[], monitors=[], workdir=tmp_path) as run:
             for epoch in run.epochs(epochs):
@@ -327,7 +327,7 @@ def test_data_that_varies_by_itself_is_no_news(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("stop", [2, 4])
-def test_a_list_of_batches_with_another_length(stop, tmp_path, caplog):
+def test_a_list_of_batches_with_a_different_length_warns(stop, tmp_path, caplog):
     def train(batches, stop=None):
         seen = []
         with Loop([cb.ModelSaver()], extra_callbacks=[], monitors=[], workdir=tmp_path) as run:
@@ -344,17 +344,17 @@ def test_a_list_of_batches_with_another_length(stop, tmp_path, caplog):
     assert "is it the same data?" in caplog.text
 
 
-# Another optimizer
+# A different optimizer
 
 
-def test_parameters_in_another_order_are_refused(tmp_path):
+def test_parameters_in_a_different_order_raise(tmp_path):
     fit(tmp_path, shuffled(8), epochs=1)
     with pytest.raises(CannotResume, match=r"optimizer parameters  4 in 1 group \(\w+\)  4 in 1 group \(\w+\)  refused: "):
         fit(tmp_path, shuffled(8), order=-1)
     fit(tmp_path, shuffled(8))
 
 
-def test_which_learning_rate_counts(tmp_path, caplog):
+def test_the_learning_rate_of_the_checkpoint_is_used_and_reported(tmp_path, caplog):
     fit(tmp_path, shuffled(8), epochs=1, lr=0.001)
     _, run = fit(tmp_path, shuffled(8), epochs=2, lr=0.01)
     assert run.optimizer.param_groups[0]["lr"] == 0.001
@@ -365,7 +365,7 @@ def test_which_learning_rate_counts(tmp_path, caplog):
     )
     caplog.clear()
     fit(tmp_path, shuffled(8), epochs=3, lr=0.01)
-    assert not caplog.records  # it was reported
+    assert not caplog.records  # already reported
 
     name, _, value = line.partition("write the line ")[2].partition(" to hyper.txt")[0].partition(": ")
     (tmp_path / "hyper.txt").write_text(f"{name}: {value}\n")
@@ -377,7 +377,7 @@ def test_which_learning_rate_counts(tmp_path, caplog):
     assert optimizer.param_groups[0]["lr"] == 0.01
 
 
-def test_a_scheduled_rate_is_no_news(tmp_path, caplog):
+def test_a_scheduled_learning_rate_is_not_reported(tmp_path, caplog):
     def runner():
         model = torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.125)

@@ -52,7 +52,7 @@ COMPILED = [whole, inner, in_place]
 
 
 class Gone(Exception):
-    """Interrupts the run."""
+    """Raised to interrupt the run."""
 
 
 class Leaves(Callback):
@@ -109,7 +109,7 @@ def weights_of(model):
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("train", [by_runner, by_loop])
-def test_names_in_a_checkpoint_are_plain(train, compiled, tmp_path):
+def test_checkpoints_of_compiled_models_have_plain_names(train, compiled, tmp_path):
     model = train(compiled, tmp_path / "run")
     for folder in ("run", "run/checkpoints/best-loss"):
         Net().load_state_dict(hookpoint.load_weights(tmp_path / folder))
@@ -135,7 +135,7 @@ def test_a_run_resumes_with_and_without_compiling(train, first, then, tmp_path):
         assert {name: one.tolist() for name, one in found.items()} == {name: one.tolist() for name, one in wanted.items()}
 
 
-def test_weights_to_begin_with_fit_a_compiled_model(tmp_path):
+def test_init_weights_fit_compiled_and_plain_models(tmp_path):
     weights = by_runner(plain, tmp_path / "run").state_dict()
     for compiled in COMPILED:
         model, optimizer = made(compiled)
@@ -158,7 +158,7 @@ def test_layers_keep_their_versions():
             assert given._metadata["_orig_mod.head" if other is whole else "head._orig_mod" if other is inner else "head"]
 
 
-def test_a_run_is_named_after_the_model_that_was_compiled():
+def test_a_run_is_named_after_the_compiled_model():
     names = []
     runner = Runner(whole(nn.Linear(2, 2)))
 
@@ -223,7 +223,7 @@ def test_checkpoints_of_older_releases_resume(train, was, then, tmp_path):
     assert weights_of(train(then, tmp_path / "run")) == expected
 
 
-def test_another_model_is_still_refused(tmp_path):
+def test_a_checkpoint_of_an_older_release_rejects_a_different_model(tmp_path):
     with pytest.raises(Gone):
         by_runner(whole, tmp_path / "run", Leaves())
     as_before(tmp_path / "run", made(whole)[0])

@@ -18,7 +18,7 @@ from hookpoint.engine.device_floats import device_floats
     ],
     ids=["none", "numbers", "tensors", "several types", "tensors first", "numbers first"],
 )
-def test_values_become_floats_in_their_order(values):
+def test_values_are_converted_to_floats_in_order(values):
     floats = device_floats(values)()
     assert floats == [1.0, 2.5][: len(values)]
     assert all(type(number) is float for number in floats)

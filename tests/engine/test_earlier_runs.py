@@ -1,4 +1,4 @@
-"""Runs of an earlier release resume, and end with the same bits as with that release."""
+"""Runs of an earlier release resume and end with the same results as in that release."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def floats(bits):
 @pytest.mark.filterwarnings("ignore::hookpoint.HookpointWarning")
 @pytest.mark.parametrize("until", ["epoch_end", "run_end"])
 @pytest.mark.parametrize("case", CASES)
-def test_the_rest_is_what_it_would_have_been(case, until, earlier):
+def test_a_run_of_an_earlier_release_resumes_to_the_same_result(case, until, earlier):
     workdir, expected = earlier(case)
     check(resumed(case, workdir, expected[until]["epochs"]), expected[until])
 
 
 @pytest.mark.parametrize("until", ["epoch_end", "run_end"])
-def test_without_torch(until, earlier):
+def test_a_run_of_an_earlier_release_resumes_without_torch(until, earlier):
     workdir, expected = earlier("loop_without_torch")
     command = [sys.executable, str(RUNS / "cases.py"), "loop_without_torch", str(workdir), str(expected[until]["epochs"])]
     paths = {**os.environ, "PYTHONPATH": str(Path(hookpoint.__file__).parents[1])}
@@ -76,7 +76,7 @@ def test_without_torch(until, earlier):
     }
 
 
-def test_the_rest_is_cut_into_other_batches(earlier, caplog):
+def test_a_run_of_an_earlier_release_resumes_with_another_batch_size(earlier, caplog):
     workdir, expected = earlier("runner_in_an_epoch")
     source = (
         (RUNS / "cases.py").read_text().replace("DataLoader(data, batch_size=4, shuffle=True)", "DataLoader(data, 8, True)")

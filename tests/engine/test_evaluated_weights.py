@@ -55,7 +55,7 @@ def results(runner):
 
 
 @pytest.mark.parametrize("resume", ["auto", "must", "path", "workdir"])
-def test_the_first_job_loads_the_weights_and_says_which(resume, tmp_path, capsys):
+def test_the_first_evaluation_loads_and_names_the_newest_weights(resume, tmp_path, capsys):
     workdir = tmp_path / "run"
     wanted = results(trained(workdir))
     newest = max((workdir / "checkpoints").glob("step-*"))
@@ -72,7 +72,7 @@ def test_the_first_job_loads_the_weights_and_says_which(resume, tmp_path, capsys
     assert files(workdir) == before
 
 
-def test_the_best_weights_are_loaded_by_their_path(tmp_path, capsys):
+def test_the_best_weights_can_be_loaded_by_path(tmp_path, capsys):
     trained(tmp_path / "run")
     best = tmp_path / "run" / "checkpoints" / "best-loss"
     runner = runner_of(None, seed=1, resume=best)
@@ -82,7 +82,7 @@ def test_the_best_weights_are_loaded_by_their_path(tmp_path, capsys):
     assert f"using the weights from {best}" in capsys.readouterr().err
 
 
-def test_never_loads_nothing_and_moves_nothing(tmp_path, capsys):
+def test_resume_never_loads_and_moves_nothing(tmp_path, capsys):
     trained(tmp_path / "run")
     before = files(tmp_path)
     capsys.readouterr()
@@ -92,7 +92,7 @@ def test_never_loads_nothing_and_moves_nothing(tmp_path, capsys):
     assert "weights" not in capsys.readouterr().err
 
 
-def test_where_there_is_nothing_auto_uses_the_model_as_it_is_and_must_raises(tmp_path):
+def test_without_a_checkpoint_auto_keeps_the_weights_and_must_raises(tmp_path):
     alone = results(runner_of(None))
     assert results(runner_of(tmp_path / "run")) == alone
     assert not (tmp_path / "run").exists()
@@ -119,7 +119,7 @@ def test_weights_are_loaded_once_and_never_after_a_fit(tmp_path):
         assert not runner.model[1].weight.any()
 
 
-def test_a_validation_in_a_fit_loads_nothing(tmp_path):
+def test_a_validation_during_a_fit_loads_nothing(tmp_path):
     trained(tmp_path / "run", epochs=1)
     runner, seen = runner_of(tmp_path / "run", resume="never"), []
 
@@ -133,7 +133,7 @@ def test_a_validation_in_a_fit_loads_nothing(tmp_path):
     assert seen == [True, True]
 
 
-def test_a_fit_that_could_not_begin_has_not_trained(tmp_path):
+def test_weights_are_still_loaded_after_a_fit_that_failed_to_start(tmp_path):
     wanted = results(trained(tmp_path / "run"))
     runner = runner_of(tmp_path / "run", seed=1)
     store = CheckpointStore(tmp_path / "run")
@@ -144,7 +144,7 @@ def test_a_fit_that_could_not_begin_has_not_trained(tmp_path):
     assert results(runner) == wanted
 
 
-def test_a_later_fit_resumes_as_usual(tmp_path):
+def test_a_fit_after_an_evaluation_resumes(tmp_path):
     whole = trained(tmp_path / "whole", epochs=4)
     trained(tmp_path / "run")
     runner = runner_of(tmp_path / "run", cb.ModelSaver().when(Every(steps=1)), cb.MinSaver("loss"), seed=1)
@@ -167,7 +167,7 @@ def test_a_run_in_progress_is_evaluated_without_a_lock(tmp_path):
 
 @contextmanager
 def before_reading(file, act):
-    """Call a function when a file of this name is first read, as another process might act then."""
+    """Call a function just before a file with this name is first read, as if another process acted at that moment."""
     done = []
 
     def by(operation, proceed):
@@ -182,7 +182,7 @@ def before_reading(file, act):
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "model.safetensors", "state.pt"])
-def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_damage(file, tmp_path, capsys, caplog):
+def test_a_checkpoint_deleted_while_it_is_read_is_not_reported_as_damaged(file, tmp_path, capsys, caplog):
     trained(tmp_path / "run")
     newest, second = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[:-3:-1]
     with before_reading(f"{newest.name}/{file}", lambda: newest.rename(newest.with_name(".deleting-x"))):
@@ -192,7 +192,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_damage(file, tmp_pa
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "model.safetensors", "state.pt"])
-def test_a_best_folder_that_is_replaced_while_it_is_read_is_read_again(file, tmp_path):
+def test_a_best_folder_replaced_while_it_is_read_is_read_again(file, tmp_path):
     trained(tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints"
     best, other, first = folder / "best-loss", folder / ".other", min(folder.glob("step-*"))
@@ -209,7 +209,7 @@ def test_a_best_folder_that_is_replaced_while_it_is_read_is_read_again(file, tmp
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
-def test_a_damaged_checkpoint_is_named_and_passed_over_and_stays(file, tmp_path, capsys, caplog):
+def test_a_damaged_checkpoint_is_reported_skipped_and_kept(file, tmp_path, capsys, caplog):
     trained(tmp_path / "run")
     newest, second = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[:-3:-1]
     content = bytearray((newest / file).read_bytes())
@@ -224,7 +224,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_and_stays(file, tmp_path,
         runner_of(None, resume=newest).validate(DATA)
 
 
-def test_another_model_is_refused_with_what_to_type(tmp_path):
+def test_weights_of_a_different_model_raise(tmp_path):
     trained(tmp_path / "run")
     runner = Runner(nn.Linear(2, 1), workdir=tmp_path / "run")
     with pytest.raises(CannotResume, match=r"do not match this Runner's model(?s:.*)resume=.never"):
@@ -233,7 +233,7 @@ def test_another_model_is_refused_with_what_to_type(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-def test_a_compiled_model_takes_the_weights_of_a_plain_one_and_the_other_way_round(tmp_path):
+def test_compiled_and_plain_models_can_load_each_others_weights(tmp_path):
     wanted = results(trained(tmp_path / "plain"))
     assert results(runner_of(tmp_path / "plain", seed=1, compiled=True)) == wanted
     wanted = results(trained(tmp_path / "compiled", compiled=True))
@@ -241,7 +241,7 @@ def test_a_compiled_model_takes_the_weights_of_a_plain_one_and_the_other_way_rou
     torch.compiler.reset()
 
 
-def test_several_models_and_modules_of_the_users_own_are_loaded(tmp_path):
+def test_several_models_and_modules_in_state_are_loaded(tmp_path):
     def made(seed, **options):
         torch.manual_seed(seed)
         models, extra = {"one": nn.Linear(2, 2), "two": nn.Linear(2, 1)}, nn.Linear(1, 1)
@@ -259,7 +259,7 @@ def test_several_models_and_modules_of_the_users_own_are_loaded(tmp_path):
     assert made(1).validate(DATA) == runner.validate(DATA)
 
 
-def test_a_path_or_must_without_a_workdir_is_refused_by_a_fit(tmp_path):
+def test_fit_with_resume_must_or_a_path_needs_a_workdir(tmp_path):
     trained(tmp_path / "run")
     for resume in ("must", tmp_path / "run"):
         with pytest.raises(CannotResume, match="needs a workdir"):

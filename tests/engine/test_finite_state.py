@@ -51,7 +51,7 @@ def fit(workdir, model, data, *more, epochs=1, optimizer=None, loss=nn.functiona
     return runner.fit(data, epochs=epochs)
 
 
-def test_batch_norm_with_nan_in_its_statistics_does_not_become_a_checkpoint(tmp_path, caplog, noise):
+def test_batch_norm_with_nan_statistics_is_not_saved(tmp_path, caplog, noise):
     model = normed()
     with pytest.raises(NotFinite, match=r"^0\.running_mean, 0\.running_var of the model contain NaN or infinity\."):
         fit(tmp_path, model, noise(bad=[3], value=math.inf), SkipBadSteps())
@@ -78,12 +78,12 @@ def test_a_mask_that_is_a_frozen_parameter_is_saved(tmp_path, noise):
         fit(tmp_path, model, noise(), spoil, epochs=2)
 
 
-def test_a_mask_that_a_forward_makes_is_saved(tmp_path, noise):
+def test_a_mask_created_in_the_forward_is_saved(tmp_path, noise):
     fit(tmp_path, Masked(late=True), noise())
     assert "mask" in newest_good(tmp_path).state["parts"]["model"]
 
 
-def test_an_optimizer_with_infinity_in_its_state_does_not_become_a_checkpoint(tmp_path, noise):
+def test_an_optimizer_with_infinity_in_its_state_is_not_saved(tmp_path, noise):
     model = nn.Linear(4, 1)
     huge = LambdaCallback(on_step_begin=lambda run: run.step == 3 and model.bias.grad.fill_(1e30))
     with pytest.raises(NotFinite, match=r"^state\.1\.exp_avg_sq of the optimizer contains NaN or infinity\."):
@@ -105,7 +105,7 @@ def test_the_parameters_of_a_criterion_are_checked(tmp_path, noise):
     assert newest_good(tmp_path).manifest.step == 3
 
 
-def test_a_resumed_run_checks_what_was_finite_when_the_run_began(tmp_path, noise):
+def test_a_resumed_run_checks_buffers_that_were_finite_at_the_start(tmp_path, noise):
     fit(tmp_path, normed(), noise())
     spoilt = normed()
     spoilt[0].running_mean.fill_(math.nan)  # as after a run that has failed; the checkpoint replaces it
@@ -114,7 +114,7 @@ def test_a_resumed_run_checks_what_was_finite_when_the_run_began(tmp_path, noise
     assert newest_good(tmp_path).manifest.step == 6
 
 
-def test_a_checkpoint_that_does_not_say_what_was_finite_is_resumed(tmp_path, monkeypatch, noise):
+def test_a_checkpoint_without_a_list_of_finite_buffers_resumes(tmp_path, monkeypatch, noise):
     from hookpoint.core.loop._saving import Saving
 
     state = Saving.state

@@ -1,4 +1,4 @@
-"""A run whose data depends on settings of training callbacks resumes exactly, from any place."""
+"""A run whose data depends on settings changed by callbacks resumes exactly, from any position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKERS = {
 
 
 class Gone(BaseException):
-    """Stands for the end of the process."""
+    """Raised to interrupt the run, as if the process had ended."""
 
 
 class Numbers(Dataset):
@@ -97,7 +97,7 @@ def train(workdir, gone_at=None, *, every=1, **options):
 
 
 @pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS)
-def test_a_run_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path, options, spread):
+def test_an_interrupted_run_ends_with_the_same_result(tmp_path, options, spread):
     whole = train(tmp_path / "whole", **options)
     assert whole[2]["begun"] == 3
     for number, gone_at in enumerate([3, 9] if options else spread([1, 2, 3, 4, 6, 7, 8, 9, 12, 14], 4)):
@@ -109,7 +109,7 @@ def test_a_run_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path, options, sp
 
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS)
-def test_settings_that_change_with_each_step_are_those_of_before_too(tmp_path, options):
+def test_settings_that_change_at_each_step_are_restored(tmp_path, options):
     options = {"settings_per": "batch", **options}
     whole = train(tmp_path / "whole", **options)
     for gone_at in (2, 9):
@@ -118,7 +118,7 @@ def test_settings_that_change_with_each_step_are_those_of_before_too(tmp_path, o
         assert train(tmp_path / str(gone_at), **options) == whole
 
 
-def test_between_epochs_too(tmp_path):
+def test_a_run_with_checkpoints_between_epochs_resumes_exactly(tmp_path):
     every = {"every": 6}  # the number of steps in an epoch
     whole = train(tmp_path / "whole", **every)
     for gone_at in (7, 15):
@@ -159,7 +159,7 @@ def train_by_hand(workdir, gone_at=None, *, stream=False, keeps=True):
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["index", "stream"])
-def test_a_loop_of_ones_own_goes_on_exactly(tmp_path, stream, spread):
+def test_a_custom_loop_resumes_exactly(tmp_path, stream, spread):
     whole = train_by_hand(tmp_path / "whole", stream=stream)
     for gone_at in spread([1, 3, 7, 8, 14], 3):
         with pytest.raises(Gone):
@@ -167,7 +167,7 @@ def test_a_loop_of_ones_own_goes_on_exactly(tmp_path, stream, spread):
         assert train_by_hand(tmp_path / str(gone_at), stream=stream) == whole
 
 
-def test_settings_that_would_be_lost_are_refused(tmp_path):
+def test_settings_missing_from_the_checkpoint_raise(tmp_path):
     with pytest.raises(BadLoop, match=r"loader's settings \(noise, begun\) would not be in the checkpoint"):
         train_by_hand(tmp_path, keeps=False)
 
@@ -176,7 +176,7 @@ def test_settings_that_would_be_lost_are_refused(tmp_path):
 
 
 def make_runner(workdir, **options):
-    """The script under test: three epochs of the example."""
+    """Return the runner of the example, set to three epochs."""
     sys.path.insert(0, str(EXAMPLES))
     runner, arguments = importlib.import_module("curriculum").make_runner(workdir, **options)
     return runner, {**arguments, "epochs": 3}
@@ -189,7 +189,7 @@ def make_runner_with_new_workers(workdir):
 @pytest.mark.parametrize(
     "persistent", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["workers that stay", "new workers"]
 )
-def test_the_example_is_exact_when_cut_off_in_the_middle_of_an_epoch(tmp_path, persistent):
+def test_the_example_resumes_exactly_in_the_middle_of_an_epoch(tmp_path, persistent):
     def fit(name, gone_at=None):
         runner, arguments = make_runner(tmp_path / name, persistent_workers=persistent)
 
@@ -212,7 +212,7 @@ def test_the_example_is_exact_when_cut_off_in_the_middle_of_an_epoch(tmp_path, p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [make_runner, make_runner_with_new_workers], ids=["workers that stay", "new workers"])
-def test_the_example_is_exact_after_a_kill_in_the_middle_of_an_epoch(monkeypatch, make):
+def test_the_example_resumes_exactly_after_a_kill(monkeypatch, make):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one thread: the model is tiny
     proof = hookpoint.prove(make, kill_at=[53])
     assert proof.ok, str(proof)

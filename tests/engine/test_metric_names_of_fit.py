@@ -1,4 +1,4 @@
-"""Which unknown metric names a fit refuses before its first step, and which only later."""
+"""Unknown metric names that `fit` rejects before its first step, and names that it can check only later."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def is_open(runner, batches, *callbacks, metric="val_accurcy", **options):
     pytest.fail("the metric is missing")
 
 
-def test_an_unknown_name_is_refused_with_its_near_miss(runner, batches):
+def test_an_unknown_metric_raises_with_a_suggestion(runner, batches):
     error = refused(runner, batches)
     assert str(error) == (
         "EarlyStopping(val_accurcy) reads 'val_accurcy', which nothing logs. Did you mean 'val_accuracy'?\n"
@@ -63,7 +63,7 @@ def test_an_unknown_name_is_refused_with_its_near_miss(runner, batches):
 
 
 @pytest.mark.parametrize("metric", ["val_loss", "val_accuracy"])
-def test_without_validation_data_its_names_are_unknown(runner, batches, metric):
+def test_val_metrics_are_unknown_without_validation_data(runner, batches, metric):
     assert str(refused(runner, batches, metric=metric, val=False)) == (
         f"EarlyStopping({metric}) reads '{metric}', which nothing logs.\n"
         "  known     accuracy, learning_rate, loss\n"
@@ -72,13 +72,13 @@ def test_without_validation_data_its_names_are_unknown(runner, batches, metric):
     )
 
 
-def test_a_difference_in_digits_is_no_near_miss(runner, batches):
+def test_names_that_differ_in_digits_are_not_suggested(runner, batches):
     error = refused(runner, batches, metric="val_top5", metrics={"top1": accuracy})
     assert error.meant is None
 
 
 @pytest.mark.parametrize("metric", ["loss", "accuracy", "val_loss", "val_accuracy", "learning_rate"])
-def test_what_a_runner_logs_is_known(runner, batches, metric):
+def test_metrics_logged_by_the_runner_are_known(runner, batches, metric):
     run = runner(cb.EarlyStopping(metric, mode="max", patience=9), metrics={"accuracy": accuracy})
     assert run.fit(batches, batches, epochs=2).epoch == 2
 
@@ -95,7 +95,7 @@ def test_what_a_runner_logs_is_known(runner, batches, metric):
         (cb.InferenceRunner([], metrics={"far": accuracy}).when(Every(epochs=9)), "far"),
     ],
 )
-def test_what_our_callbacks_declare_is_known_also_where_it_comes_late(runner, batches, callback, metric):
+def test_metrics_declared_by_built_in_callbacks_are_known(runner, batches, callback, metric):
     one = runner(cb.EarlyStopping(metric, mode="min", patience=9), callback)
     assert one.fit(batches, epochs=3).epoch == 3
     assert "known" in str(refused(runner, batches, callback, metric="other"))
@@ -116,17 +116,17 @@ def test_what_our_callbacks_declare_is_known_also_where_it_comes_late(runner, ba
         cb.ModuleHooks("", forward=lambda module, args, output: hookpoint.log("own", 1)),
     ],
 )
-def test_callbacks_of_the_user_may_log_anything(runner, batches, callback, caplog):
+def test_callbacks_with_user_code_may_log_any_name(runner, batches, callback, caplog):
     assert is_open(runner, batches, callback)
     assert "reads 'val_accurcy', which nothing logs; did you mean 'val_accuracy'?" in caplog.text
 
 
-def test_our_callbacks_with_functions_that_do_not_log_leave_the_names_closed(runner, batches):
+def test_built_in_callbacks_with_functions_that_do_not_log_add_no_names(runner, batches):
     refused(runner, batches, cb.HyperParamSetterWithFunc("learning_rate", lambda epoch, old: old))
     refused(runner, batches, cb.ModuleHooks("", forward=lambda module, args, output: None))
 
 
-def test_a_main_callback_may_log_anything(runner, batches):
+def test_a_main_callback_may_log_any_name(runner, batches):
     class Main(MainCallback):
         pass
 
@@ -134,7 +134,7 @@ def test_a_main_callback_may_log_anything(runner, batches):
     assert is_open(runner, batches, main=lambda run: run.criterion(run.model(run.batch[0]), run.batch[1]), metrics={})
 
 
-def test_a_function_added_to_the_runner_may_log_anything(runner, batches):
+def test_a_function_added_to_the_runner_may_log_any_name(runner, batches):
     one = runner(cb.EarlyStopping("own", mode="max", patience=9))
 
     @one.on("on_epoch_end")
@@ -210,24 +210,24 @@ class Keeps(Plain):
 
 @pytest.mark.parametrize("kind", [Logs, ByName, Inherits, Imports, ByRun, Helped, Keeps])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_model_that_names_log_may_log_anything(runner, batches, kind, wrapped):
+def test_a_model_that_uses_log_may_log_any_name(runner, batches, kind, wrapped):
     model = nn.Sequential(nn.Identity(), kind()) if wrapped else kind()
     assert is_open(runner, batches, model=model)
     reader = cb.EarlyStopping("val_own", mode="max", patience=9)
     assert runner(reader, model=kind()).fit(batches, batches, epochs=2).epoch == 2 or kind is ByRun
 
 
-def test_a_model_that_names_another_log_leaves_the_names_closed(runner, batches):
+def test_a_model_that_uses_another_log_adds_no_names(runner, batches):
     refused(runner, batches, model=Plain())
 
 
-def test_a_hook_on_a_module_may_log_anything(runner, batches):
+def test_a_hook_on_a_module_may_log_any_name(runner, batches):
     model = Plain()
     model.layer.register_forward_hook(lambda module, args, output: log("own", output.mean()))
     assert is_open(runner, batches, model=model)
 
 
-def test_a_criterion_and_a_metric_may_log_anything(runner, batches):
+def test_a_criterion_and_a_metric_may_log_any_name(runner, batches):
     def criterion(outputs, targets):
         log("own", outputs.mean())
         return nn.functional.mse_loss(outputs, targets)
@@ -245,7 +245,7 @@ def test_a_criterion_and_a_metric_may_log_anything(runner, batches):
     assert is_open(runner, batches, metrics={"accuracy": metric})
 
 
-def test_data_may_log_anything(runner, batches):
+def test_a_loader_may_log_any_name(runner, batches):
     def data():
         for batch in batches:
             log("own", 1.0)
@@ -262,7 +262,7 @@ def test_data_may_log_anything(runner, batches):
 
 
 @pytest.mark.parametrize("every", [Every(epochs=3), Every(steps=12)])
-def test_validation_every_few_epochs_is_waited_for(runner, batches, every):
+def test_a_val_metric_counts_as_missing_only_after_the_first_validation(runner, batches, every):
     def fit(metric):
         own = LambdaCallback(on_epoch_end=lambda: None)
         one = runner(cb.EarlyStopping(metric, mode="min", patience=9), own, metrics={"accuracy": accuracy})
@@ -273,7 +273,7 @@ def test_validation_every_few_epochs_is_waited_for(runner, batches, every):
         fit("val_accurcy")
 
 
-def test_a_run_that_is_resumed_remembers_what_came(runner, batches, tmp_path):
+def test_a_resumed_run_remembers_which_metrics_were_logged(runner, batches, tmp_path):
     def fit(epochs, *readers):
         own = LambdaCallback(on_epoch_end=lambda run: run.log(own=1) if run.epoch == 1 else None)
         one = runner(*readers, cb.ModelSaver(), own, workdir=tmp_path)

@@ -36,12 +36,12 @@ class Count:
 
 
 def uneven(batches):
-    """The same samples in batches of four, four, four and two."""
+    """Return 14 samples in batches of four, four, four and two, and in one batch."""
     x, y = (torch.cat(part)[:14] for part in zip(*batches, strict=True))
     return list(zip(x.split(4), y.split(4), strict=True)), (x, y)
 
 
-def test_a_function_is_averaged_over_the_pass_by_samples(runner, batches, distance):
+def test_a_metric_function_is_averaged_over_all_samples(runner, batches, distance):
     parts, (x, y) = uneven(batches)
     one = runner(metrics={"far": distance})
     with torch.no_grad():
@@ -49,7 +49,7 @@ def test_a_function_is_averaged_over_the_pass_by_samples(runner, batches, distan
     assert one.validate(parts)["val_far"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_an_object_gets_every_batch_and_is_logged_once_per_pass(runner, batches):
+def test_a_metric_object_gets_every_batch_and_is_logged_once_per_pass(runner, batches):
     parts, _ = uneven(batches)
     seen = []
 
@@ -64,7 +64,7 @@ def test_an_object_gets_every_batch_and_is_logged_once_per_pass(runner, batches)
     assert run.monitors.get_history("val_count") == [(5, 14.0), (10, 14.0)]
 
 
-def test_an_object_is_put_on_the_device_and_training_keeps_its_count_through_a_validation(runner, batches):
+def test_a_metric_object_keeps_its_count_through_a_validation(runner, batches):
     count = Count()
 
     class Validate(Callback):
@@ -79,7 +79,7 @@ def test_an_object_is_put_on_the_device_and_training_keeps_its_count_through_a_v
     assert count.moved_to == torch.device("cpu")
 
 
-def test_a_function_sees_no_gradients(runner, batches):
+def test_a_metric_function_runs_without_gradients(runner, batches):
     def metric(outputs, targets):
         seen.append(torch.is_grad_enabled())
         return 0.0
@@ -89,7 +89,7 @@ def test_a_function_sees_no_gradients(runner, batches):
     assert seen == [False] * 10
 
 
-def test_the_last_part_of_the_batch_stands_for_targets_that_a_forward_did_not_set(runner, batches, distance):
+def test_targets_default_to_the_last_part_of_the_batch(runner, batches, distance):
     class Main(MainCallback):
         def on_iter_forward(self, run):
             inputs, targets = run.batch
@@ -101,7 +101,7 @@ def test_the_last_part_of_the_batch_stands_for_targets_that_a_forward_did_not_se
 
 
 class Tagger(nn.Module):
-    """Takes labels and returns loss and logits by name, as models of Hugging Face do."""
+    """Takes labels and returns loss and logits by name, as Hugging Face models do."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +117,7 @@ class Named(Tagger):
         return vars(super().forward(inputs, mask, labels))
 
 
-def test_a_metric_gets_the_labels_that_the_forward_takes(runner, batches, distance):
+def test_a_metric_gets_the_labels_passed_to_the_forward(runner, batches, distance):
     named = [{"inputs": x, "labels": y, "idx": torch.arange(4)} for x, y in batches]
     far = lambda outputs, targets: distance(outputs.logits, targets)  # noqa: E731
     labelled = runner(model=Tagger(), criterion=None, metrics={"far": far})
@@ -136,7 +136,7 @@ def test_a_main_function_need_not_set_the_targets_of_a_named_batch(runner, batch
 
 
 class Collection(nn.ModuleDict):
-    """Like a MetricCollection of torchmetrics: metrics by name, updated and computed together."""
+    """Like torchmetrics' MetricCollection: metrics by name, updated and computed together."""
 
     def __init__(self, **metrics):
         super().__init__()
@@ -160,7 +160,7 @@ class Collection(nn.ModuleDict):
         return {name: metric.compute() for name, metric in self.metrics.items()}
 
 
-def test_a_collection_is_logged_under_a_name_for_each_metric(runner, batches):
+def test_a_collection_logs_each_metric_under_its_own_name(runner, batches):
     parts, _ = uneven(batches)
     reads = cb.EarlyStopping("val_all_first", mode="max", patience=9)
     run = runner(reads, metrics={"all": Collection(first=Count(), second=Count())}).fit(batches, parts, epochs=2)
@@ -172,13 +172,13 @@ def test_a_collection_is_logged_under_a_name_for_each_metric(runner, batches):
     }
 
 
-def test_a_collection_alone_has_its_own_names(runner, batches):
+def test_a_collection_passed_as_metrics_keeps_its_names(runner, batches):
     run = runner(metrics=Collection(first=Count())).fit(batches, epochs=1)
     assert run.metrics["first"] == 20
 
 
-def test_a_name_that_a_collection_does_not_have_is_refused(runner, batches):
-    class Batches:  # without an assert: pytest's code for it names anything
+def test_an_unknown_name_in_a_collection_raises_with_a_suggestion(runner, batches):
+    class Batches:  # no assert in it: the code that pytest generates for an assert could use any name
         def reset(self):
             self.seen = 0
 
@@ -193,7 +193,7 @@ def test_a_name_that_a_collection_does_not_have_is_refused(runner, batches):
         one.fit(batches, epochs=1)
 
 
-def test_a_metric_may_compute_a_dict_of_any_names(runner, batches):
+def test_a_metric_may_compute_a_dict(runner, batches):
     class PerClass(Count):
         def compute(self) -> dict[str, float]:
             return {"cat": self.seen, "dog": 0}
@@ -217,7 +217,7 @@ def test_a_collection_resumes_in_the_middle_of_an_epoch(tmp_path, net, batches, 
     assert fit(workdir=tmp_path).metrics["all_second"] == 20
 
 
-def test_a_metric_of_torch_gets_the_logits(runner, batches, distance):
+def test_torch_metrics_get_the_logits(runner, batches, distance):
     named = [{"inputs": x, "labels": y} for x, y in batches]
     of_torchmetrics = type("Of", (Count,), {"__module__": "torchmetrics.classification"})()
     one = runner(model=Named(), criterion=None, metrics={"far": nn.functional.l1_loss, "count": of_torchmetrics})
@@ -234,19 +234,19 @@ def test_a_metric_of_torch_gets_the_logits(runner, batches, distance):
         ({"count": Count}, "Count is a class; expected an instance.\n  write     Count()"),
     ],
 )
-def test_metrics_in_another_form_are_refused_at_once(runner, given, message):
+def test_invalid_metrics_raise_at_once(runner, given, message):
     with pytest.raises(HookpointError) as caught:
         runner(metrics=given)
     assert str(caught.value) == message
 
 
-def test_what_is_no_metric_is_refused_at_once(runner):
+def test_a_metric_that_is_not_callable_raises_at_once(runner):
     with pytest.raises(BadLoop) as caught:
         runner(metrics={"acc": 3})
     assert str(caught.value) == "metrics['acc'] must be callable, got 3.\n  give      a function (outputs, targets) -> number"
 
 
-def test_metrics_of_a_forward_that_sets_no_outputs_are_refused(runner, batches, distance):
+def test_metrics_raise_if_the_forward_sets_no_outputs(runner, batches, distance):
     class OnlyLoss(MainCallback):
         def on_iter_forward(self, run):
             run.loss = nn.functional.mse_loss(run.model(run.batch[0]), run.batch[1])
@@ -259,7 +259,7 @@ def test_metrics_of_a_forward_that_sets_no_outputs_are_refused(runner, batches, 
     assert "in callback MetricSet at on_train_iter_end (step 1, rank 0)" in caught.value.__notes__
 
 
-def test_a_metric_that_fails_says_where(runner, batches):
+def test_an_error_in_a_metric_names_the_point(runner, batches):
     def broken(outputs, targets):
         raise ZeroDivisionError("no")
 
@@ -268,7 +268,7 @@ def test_a_metric_that_fails_says_where(runner, batches):
     assert "in callback MetricSet at on_val_iter_end (step 0, rank 0)" in caught.value.__notes__
 
 
-def test_metrics_of_torchmetrics_have_the_values_of_all_samples():
+def test_torchmetrics_values_are_computed_over_all_samples():
     torchmetrics = pytest.importorskip("torchmetrics")
     inputs = torch.randn(14, 4, generator=torch.Generator().manual_seed(0))
     targets = (inputs[:, 0] > 0).long()
@@ -297,7 +297,7 @@ def test_metrics_of_torchmetrics_have_the_values_of_all_samples():
         (["val_far", "far"], "the metric 'far' would be logged as 'val_far'"),
     ],
 )
-def test_a_name_that_is_already_logged_is_refused(runner, distance, names, message):
+def test_a_metric_name_that_is_already_in_use_raises(runner, distance, names, message):
     with pytest.raises(BadLoop) as caught:
         runner(metrics=dict.fromkeys(names, distance))
     assert str(caught.value) == f"{message}, but this name is already in use.\n  use       another name"

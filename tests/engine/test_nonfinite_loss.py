@@ -22,7 +22,7 @@ def runner(runner):
     return make
 
 
-def test_a_run_that_has_diverged_ends_with_an_error_and_its_last_good_checkpoint(tmp_path, runner, noise):
+def test_a_diverged_run_raises_and_keeps_its_last_good_checkpoint(tmp_path, runner, noise):
     with pytest.raises(NonFiniteLoss, match=r"^all losses at log steps 6 and 8 are NaN or infinite, in epoch 1\."):
         runner(callbacks.ModelSaver().when(Every(steps=1)), workdir=tmp_path).fit(noise(20, bad=[4]), epochs=3)
     assert newest_good(tmp_path).manifest.step == 4
@@ -31,7 +31,7 @@ def test_a_run_that_has_diverged_ends_with_an_error_and_its_last_good_checkpoint
 @pytest.mark.thin(12)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("step", range(12))
-def test_at_whatever_step_it_begins_the_last_checkpoint_is_the_one_before(step, value, tmp_path, runner, noise):
+def test_the_last_checkpoint_is_from_before_the_first_bad_step(step, value, tmp_path, runner, noise):
     with pytest.raises((NonFiniteLoss, NotFinite)):
         runner(callbacks.ModelSaver().when(Every(steps=1)), workdir=tmp_path).fit(noise(12, bad=[step], value=value), epochs=2)
     found = newest_good(tmp_path)
@@ -44,7 +44,7 @@ def test_an_epoch_without_a_finite_loss_ends_the_run(runner, noise):
         runner(log_every=50).fit(noise(5, bad=[0]), epochs=3)
 
 
-def test_a_run_may_continue_with_one_warning(caplog, runner, noise):
+def test_on_nonfinite_warn_continues_with_one_warning(caplog, runner, noise):
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
         assert runner(on_nonfinite="warn").fit(noise(5, bad=[0]), epochs=3).step == 15
     (record,) = caplog.records
@@ -53,7 +53,7 @@ def test_a_run_may_continue_with_one_warning(caplog, runner, noise):
     )
 
 
-def test_losses_that_are_infinite_now_and_then_end_no_run(runner, noise):
+def test_occasional_infinite_losses_do_not_end_the_run(runner, noise):
     class Overflows(nn.MSELoss):
         def forward(self, outputs, targets):
             loss = super().forward(outputs, targets)
@@ -63,15 +63,15 @@ def test_losses_that_are_infinite_now_and_then_end_no_run(runner, noise):
     assert runner(criterion=Overflows(), log_every=3).fit(noise(12), epochs=2).step == 24
 
 
-def test_terminate_on_nan_stops_as_before(runner, noise):
+def test_terminate_on_nan_stops_the_run(runner, noise):
     assert runner(callbacks.TerminateOnNaN(), log_every=1).fit(noise(1, bad=[0]), epochs=3).step == 1
 
 
-def test_loss_monitor_raises_as_before(runner, noise):
+def test_loss_monitor_raises_even_with_on_nonfinite_warn(runner, noise):
     with pytest.raises(NonFiniteLoss, match=r"^the loss is nan at step 1, in epoch 1\."):
         runner(callbacks.LossMonitor(0), on_nonfinite="warn").fit(noise(1, bad=[0]), epochs=1)
 
 
-def test_what_to_do_is_one_of_two(runner):
+def test_an_invalid_on_nonfinite_raises(runner):
     with pytest.raises(BadLoop, match=r"^on_nonfinite must be 'raise' or 'warn', got 'ignore'\.$"):
         runner(on_nonfinite="ignore")

@@ -14,7 +14,7 @@ from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
 class Gone(BaseException):
-    """Stands for the end of the process."""
+    """Raised to interrupt the run, as if the process had ended."""
 
 
 class Noisy(Dataset):
@@ -101,7 +101,7 @@ def assert_equal(one, other):
 @pytest.mark.parametrize("accumulate", [1, 4], ids=lambda number: f"accumulate {number}")
 @pytest.mark.parametrize("precision", ["32", "bf16", "fp16"])
 @pytest.mark.parametrize("when", [Every(steps=1), Every(epochs=1)], ids=["each step", "each epoch"])
-def test_a_run_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path, precision, accumulate, when, spread):
+def test_an_interrupted_run_ends_with_the_same_result(tmp_path, precision, accumulate, when, spread):
     options = {"precision": precision, "accumulate": accumulate, "when": when, "lr_scheduler_on": "step"}
     whole = train(tmp_path / "whole", **options)
     for number, gone_at in enumerate(spread([1, 5, 6, 7, 10, 15, 18], 3)):
@@ -112,7 +112,7 @@ def test_a_run_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path, precision, 
 
 
 @pytest.mark.parametrize("point", ["on_backward_begin", "on_step_end"])
-def test_an_error_of_a_gpu_without_memory_stays_what_it_is_and_saves_nothing(point, tmp_path):
+def test_a_gpu_out_of_memory_error_is_unchanged_and_saves_nothing(point, tmp_path):
     whole = train(tmp_path / "whole")
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
@@ -130,7 +130,7 @@ def test_an_error_of_a_gpu_without_memory_stays_what_it_is_and_saves_nothing(poi
 
 
 @pytest.mark.parametrize("gone_at", [4, 8])
-def test_with_workers_and_in_the_background(tmp_path, gone_at):
+def test_a_run_with_workers_and_background_saves_resumes_exactly(tmp_path, gone_at):
     options = {"workers": 2, "epochs": 2}
     whole = train(tmp_path / "whole", **options, saver=_in_background())
     with pytest.raises(Gone):
@@ -143,7 +143,7 @@ def _in_background():
 
 
 @pytest.mark.parametrize("every", [Every(steps=5), Every(epochs=2)], ids=["inside epochs", "each second epoch"])
-def test_the_schedule_of_validation_goes_on(tmp_path, every, spread):
+def test_the_validation_schedule_resumes(tmp_path, every, spread):
     fit = {"validate_every": every}
     whole = train(tmp_path / "whole", fit=fit)
     for number, gone_at in enumerate(spread([3, 6, 8, 13], 2)):
@@ -152,13 +152,13 @@ def test_the_schedule_of_validation_goes_on(tmp_path, every, spread):
         assert_same(train(tmp_path / str(number), fit=fit), whole)
 
 
-def test_validation_follows_a_schedule_that_has_changed_since_the_checkpoint(tmp_path):
+def test_a_changed_validation_schedule_applies_after_a_resume(tmp_path):
     with pytest.raises(Gone):
         train(tmp_path, 3, fit={"validate_every": Every(steps=1000)})
     assert "val_loss" in train(tmp_path, epochs=1, fit={"validate_every": Every(steps=2)})[1]
 
 
-def test_a_plateau_scheduler_goes_on_where_it_was(tmp_path):
+def test_a_plateau_scheduler_resumes(tmp_path):
     def plateau(workdir, gone_at=None):
         torch.manual_seed(3)
         model = nn.Linear(4, 1)
@@ -190,7 +190,7 @@ def test_a_plateau_scheduler_goes_on_where_it_was(tmp_path):
         assert plateau(tmp_path / str(epoch), 3 * epoch + 1) == whole
 
 
-def test_more_steps_go_on_in_the_middle_of_an_epoch(tmp_path):
+def test_a_higher_max_steps_continues_in_the_middle_of_an_epoch(tmp_path):
     whole = train(tmp_path / "whole", fit={"max_steps": 11})
     part = train(tmp_path / "part", fit={"max_steps": 8})
     assert part[2].step == 8
@@ -200,7 +200,7 @@ def test_more_steps_go_on_in_the_middle_of_an_epoch(tmp_path):
     assert_same(train(tmp_path / "part", fit={"max_steps": 11}), whole)
 
 
-def test_more_epochs_go_on_after_the_last(tmp_path, capsys):
+def test_more_epochs_continue_a_finished_run(tmp_path, capsys):
     train(tmp_path / "run", epochs=2)
     assert_same(train(tmp_path / "run", epochs=3), train(tmp_path / "whole", epochs=3))
     capsys.readouterr()
@@ -208,7 +208,7 @@ def test_more_epochs_go_on_after_the_last(tmp_path, capsys):
     assert "has already finished (3 of 3 epochs)" in capsys.readouterr().err
 
 
-def test_never_starts_from_scratch_and_keeps_the_old_run(tmp_path):
+def test_resume_never_starts_from_scratch_and_keeps_the_old_run(tmp_path):
     first = train(tmp_path, epochs=1)
     again = train(tmp_path, epochs=1, resume="never")
     assert_same(again, first)
@@ -217,12 +217,12 @@ def test_never_starts_from_scratch_and_keeps_the_old_run(tmp_path):
     assert newest_good(tmp_path).manifest.step == 6
 
 
-def test_must_needs_something_to_go_on_from(tmp_path):
+def test_resume_must_raises_without_a_checkpoint(tmp_path):
     with pytest.raises(CannotResume, match="there is no checkpoint in"):
         train(tmp_path, resume="must")
 
 
-def test_another_model_is_refused_with_a_table(tmp_path):
+def test_a_different_model_raises_with_a_table(tmp_path):
     train(tmp_path, epochs=1)
     model = nn.Linear(4, 2)
     runner = Runner(model, torch.optim.Adam(model.parameters()), nn.MSELoss(), workdir=tmp_path)
@@ -230,7 +230,7 @@ def test_another_model_is_refused_with_a_table(tmp_path):
         runner.fit([(torch.zeros(2, 4), torch.zeros(2, 2))], epochs=2)
 
 
-def test_the_tensors_of_another_model_are_named_with_their_shapes(tmp_path):
+def test_the_error_for_a_different_model_lists_its_tensors_and_shapes(tmp_path):
     def fit(*layers):
         model = nn.Sequential(*layers)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -267,7 +267,7 @@ def test_the_tensors_of_another_model_are_named_with_their_shapes(tmp_path):
         ({"epochs": 10, "max_steps": 4}, {"epochs": 20, "max_steps": 4}, 4),
     ],
 )
-def test_a_run_that_has_had_its_steps_is_finished_and_a_higher_limit_extends_it(tmp_path, caplog, first, second, steps):
+def test_a_run_that_reached_max_steps_is_finished_and_can_be_extended(tmp_path, caplog, first, second, steps):
     def fit(**limits):
         torch.manual_seed(0)
         model = nn.Linear(4, 1)
@@ -282,7 +282,7 @@ def test_a_run_that_has_had_its_steps_is_finished_and_a_higher_limit_extends_it(
     assert (told in caplog.messages) is (steps == 4)
 
 
-def test_a_run_that_is_stopped_before_its_steps_is_stopped(tmp_path):
+def test_a_run_stopped_before_max_steps_has_the_status_stopped(tmp_path):
     @on("on_train_iter_end")
     def stop(run):
         run.stop("enough")
@@ -293,7 +293,7 @@ def test_a_run_that_is_stopped_before_its_steps_is_stopped(tmp_path):
     assert (RunFolder(tmp_path).status, RunFolder(tmp_path).reason) == ("stopped", "enough")
 
 
-def test_weights_that_are_not_finite_do_not_become_a_checkpoint(tmp_path, caplog):
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, caplog):
     with pytest.raises(NotFinite):
         _diverging(tmp_path)
     assert newest_good(tmp_path).manifest.step == 3
@@ -310,7 +310,7 @@ def _diverging(workdir, *more):
     runner.fit(batches, epochs=1)
 
 
-def test_a_saver_without_a_workdir_is_refused_in_fit_and_not_in_validation():
+def test_a_saver_without_a_workdir_raises_in_fit_but_not_in_validate():
     model = nn.Linear(4, 1)
     runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss(), callbacks=[callbacks.ModelSaver()])
     batches = [(torch.randn(4, 4), torch.randn(4, 1))]
@@ -320,7 +320,7 @@ def test_a_saver_without_a_workdir_is_refused_in_fit_and_not_in_validation():
     assert str(caught.value) == 'ModelSaver has nowhere to save to.\n  give      workdir="runs/name"'
 
 
-def test_a_run_that_was_stopped_because_it_diverged_ends_with_its_last_good_checkpoint(tmp_path, caplog):
+def test_a_run_stopped_by_terminate_on_nan_keeps_its_last_good_checkpoint(tmp_path, caplog):
     _diverging(tmp_path, callbacks.TerminateOnNaN())
     assert newest_good(tmp_path).manifest.step == 3
     assert "step 4 was not saved" in caplog.text
@@ -344,7 +344,7 @@ def test_a_model_with_lazy_parameters_resumes_exactly(tmp_path, net, batches):
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_sparse_buffer_is_refused_before_the_first_step_if_it_would_be_saved(tmp_path, net, batches, persistent):
+def test_a_persistent_sparse_buffer_raises_before_the_first_step(tmp_path, net, batches, persistent):
     model, optimizer = net()
     model.register_buffer("adjacency", torch.eye(3).to_sparse(), persistent=persistent)
     before = model.weight.detach().clone()

@@ -75,7 +75,7 @@ def test_fit_returns_the_run_with_the_means_of_its_last_epoch(runner, batches):
     assert [step for step, _ in run.monitors.get_history("loss")] == [5, 10]
 
 
-def test_the_loss_is_averaged_by_samples(runner, batches):
+def test_the_loss_is_averaged_over_samples(runner, batches):
     uneven = [batches[0], tuple(part[:1] for part in batches[1])]
     one = runner(optimizer=None)
     with torch.no_grad():
@@ -83,7 +83,7 @@ def test_the_loss_is_averaged_by_samples(runner, batches):
     assert one.validate(uneven)["val_loss"] == pytest.approx((4 * losses[0] + losses[1]) / 5)
 
 
-def test_a_function_says_how_many_samples_a_batch_has(runner, batches, distance):
+def test_the_samples_function_sets_the_weight_of_each_batch(runner, batches, distance):
     uneven = [batches[0], tuple(part[:1] for part in batches[1])]
 
     def squared(batch):
@@ -106,14 +106,14 @@ def test_a_function_says_how_many_samples_a_batch_has(runner, batches, distance)
     assert len(one.predict([x for x, _ in uneven])) == 2
 
 
-def test_a_count_that_is_none_ends_a_validation_by_its_value(runner, batches):
+def test_an_invalid_number_of_samples_raises(runner, batches):
     with pytest.raises(BadValue, match="samples= returned -1 for a batch of type tuple"):
         runner(samples=lambda batch: -1).validate(batches)
     with pytest.raises(BadLoop, match="samples must be a function that takes the batch"):
         runner(samples=True)
 
 
-def test_batches_that_say_how_many_samples_they_have_are_weighted_by_it(net):
+def test_batches_with_num_graphs_are_weighted_by_it(net):
     class Graphs:
         """Multiple graphs as one."""
 
@@ -132,7 +132,7 @@ def test_batches_that_say_how_many_samples_they_have_are_weighted_by_it(net):
     assert (run.metrics["value"], run.metrics["val_value"]) == (2.0, 2.0)
 
 
-def test_validation_comes_between_training_and_the_end_of_the_epoch(runner, batches):
+def test_validation_runs_between_training_and_the_end_of_the_epoch(runner, batches):
     points = Points("on_epoch", "on_train_epoch", "on_val_epoch", "on_run")
     runner(points).fit(batches, batches, epochs=1)
     assert points.seen == [
@@ -141,7 +141,7 @@ def test_validation_comes_between_training_and_the_end_of_the_epoch(runner, batc
     ]
 
 
-def test_what_fit_was_given_is_there_from_the_first_point_on(runner, batches):
+def test_arguments_of_fit_are_available_from_on_setup_on(runner, batches):
     seen = []
 
     class Look(Callback):
@@ -185,7 +185,7 @@ def test_zero_epochs_train_nothing(runner, batches):
         ({"epochs": 1, "max_steps": "5"}, "max_steps must be an integer >= 0, got '5'."),
     ],
 )
-def test_numbers_that_cannot_be_meant_are_refused_before_anything_runs(runner, batches, given, message):
+def test_invalid_epochs_and_max_steps_raise_before_anything_runs(runner, batches, given, message):
     points = Points()
     with pytest.raises(BadLoop) as caught:
         runner(points).fit(batches, **given)
@@ -199,28 +199,28 @@ def test_fit_needs_an_optimizer(runner, batches):
     assert str(caught.value) == "fit needs an optimizer.\n  write     Runner(model, optimizer, criterion)"
 
 
-def test_an_optimizer_of_another_model_is_refused_at_once(runner):
+def test_an_optimizer_of_another_model_raises_at_once(runner):
     with pytest.raises(BadLoop, match="the optimizer has none of the model's parameters"):
         runner(optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
 
 
-def test_a_device_that_is_not_there_is_refused_at_once(runner):
+def test_an_unavailable_device_raises_at_once(runner):
     with pytest.raises(BadLoop, match="device='cuda': no CUDA device is available"):
         runner(device="cuda")
 
 
-def test_a_missing_criterion_is_said(runner, batches):
+def test_a_missing_criterion_raises(runner, batches):
     with pytest.raises(BadLoop, match=r"there is no criterion, and the model returned Tensor, which is not a loss") as caught:
         runner(criterion=None).fit(batches, epochs=1)
     assert "in the step of batch 0, (float32[4, 3], float32[4, 2]) (step 0, rank 0)" in caught.value.__notes__
 
 
-def test_without_a_criterion_a_validation_still_has_its_metrics(runner, batches, distance):
+def test_metrics_are_computed_without_a_criterion(runner, batches, distance):
     values = runner(criterion=None, metrics={"far": distance}).validate(batches)
     assert list(values) == ["val_far"]
 
 
-def test_a_run_inside_a_run_of_the_same_runner_is_refused(runner, batches):
+def test_a_fit_inside_a_fit_of_the_same_runner_raises(runner, batches):
     @on("on_train_iter_end")
     def again():
         one.fit(batches, epochs=1)
@@ -232,7 +232,7 @@ def test_a_run_inside_a_run_of_the_same_runner_is_refused(runner, batches):
         one.fit(batches, epochs=1)
 
 
-def test_fitting_again_is_a_fresh_run_that_goes_on_with_the_weights(runner, batches, expected):
+def test_a_second_fit_is_a_new_run_that_keeps_the_weights(runner, batches, expected):
     one = runner()
     first, second = one.fit(batches, epochs=1), one.fit(batches, epochs=1)
     assert first is not second
@@ -268,7 +268,7 @@ def forms(batches):
 
 
 @pytest.mark.parametrize("form", ["loader", "list", "lists", "dicts", "dataclasses", "nested", "several inputs"])
-def test_data_of_every_form_trains_alike(net, batches, expected, form):
+def test_every_form_of_data_trains_the_same(net, batches, expected, form):
     torch.manual_seed(0)
     model, optimizer = net(Named(3, 2))
     data = forms(batches)[form]
@@ -281,7 +281,7 @@ def test_data_of_every_form_trains_alike(net, batches, expected, form):
         assert torch.equal(predicted, torch.cat([model(x) for x, _ in batches]))
 
 
-def test_a_generator_gives_one_epoch(net, runner, batches):
+def test_a_generator_can_be_used_for_one_epoch(net, runner, batches):
     one, other = runner(), runner()
     run = one.fit((batch for batch in batches), epochs=1)
     other.fit(batches, epochs=1)
@@ -290,7 +290,7 @@ def test_a_generator_gives_one_epoch(net, runner, batches):
 
 
 @pytest.mark.parametrize("kind", [lambda part: part, lambda part: part.numpy()], ids=["tensors", "arrays"])
-def test_a_tuple_of_tensors_or_arrays_is_shuffled_as_a_loader_does(runner, batches, kind):
+def test_a_tuple_of_tensors_or_arrays_is_shuffled_like_a_loader(runner, batches, kind):
     x, y = (torch.cat(part) for part in zip(*batches, strict=True))
     one, other = runner(seed=5), runner(seed=5)
     run = one.fit((kind(x), kind(y)), (kind(x), kind(y)), epochs=2, batch_size=8)
@@ -299,7 +299,7 @@ def test_a_tuple_of_tensors_or_arrays_is_shuffled_as_a_loader_does(runner, batch
     assert run.step == 6
 
 
-def test_the_batch_size_may_be_for_the_validation_data_alone(runner, batches):
+def test_batch_size_may_apply_to_the_validation_data_alone(runner, batches):
     x, y = (torch.cat(part) for part in zip(*batches, strict=True))
     run = runner().fit(batches, (x, y), epochs=1, batch_size=5)
     assert len(run.val_loader) == 4
@@ -330,7 +330,7 @@ def test_a_model_may_return_its_loss(net, batches, expected, returned):
     assert run.metrics["val_loss"] > 0
 
 
-def test_a_model_without_a_loss_in_eval_mode_is_validated_without_one(net, batches):
+def test_a_model_without_a_loss_in_eval_mode_has_no_val_loss(net, batches):
     class Detector(nn.Linear):
         def forward(self, x, y):
             outputs = super().forward(x)
@@ -343,7 +343,7 @@ def test_a_model_without_a_loss_in_eval_mode_is_validated_without_one(net, batch
 
 
 class Adversaries(MainCallback):
-    """Two models and two optimizers, driven in turns, as for a GAN."""
+    """Two models and two optimizers, trained alternately, as in a GAN."""
 
     def on_iter_forward(self, run):
         real, _ = run.batch
@@ -372,13 +372,13 @@ def adversaries():
     return models, {name: torch.optim.SGD(models[name].parameters(), lr=0.1) for name in ("maker", "judge")}
 
 
-def test_several_models_and_optimizers_are_driven_by_a_main_callback(batches):
+def test_a_main_callback_can_train_several_models_and_optimizers(batches):
     models, optimizers = adversaries()
     before = {name: weights(model) for name, model in models.items()}
     models["judge"].eval()
     runner = Runner(models, optimizers, main=Adversaries())
     run = runner.fit(batches, batches, epochs=2)
-    assert run.step == 10  # those of the first optimizer
+    assert run.step == 10  # steps of the first optimizer
     assert set(run.metrics) == {"loss", "judge_loss", "val_loss"}
     for name, model in models.items():
         assert not same(weights(model), before[name])
@@ -386,7 +386,7 @@ def test_several_models_and_optimizers_are_driven_by_a_main_callback(batches):
     assert runner.predict([torch.ones(4, 2)])[0].shape == (4, 3)
 
 
-def test_several_models_or_optimizers_without_a_main_callback_are_refused(net, batches):
+def test_several_models_or_optimizers_without_a_main_callback_raise(net, batches):
     models, optimizers = adversaries()
     with pytest.raises(BadLoop, match="there are multiple models"):
         Runner(models, optimizers["maker"], mse).fit(batches, epochs=1)
@@ -404,7 +404,7 @@ def test_several_models_or_optimizers_without_a_main_callback_are_refused(net, b
 
 
 @pytest.mark.parametrize("loader", [[], (), iter(())], ids=["list", "tuple", "unsized"])
-def test_no_batch_at_all_is_an_error(runner, loader):
+def test_training_data_without_a_batch_raises(runner, loader):
     with pytest.raises(BadLoop) as caught:
         runner().fit(list(loader) if isinstance(loader, tuple) else loader, epochs=1)
     assert str(caught.value) == (
@@ -413,13 +413,13 @@ def test_no_batch_at_all_is_an_error(runner, loader):
     )
 
 
-def test_a_generator_that_has_ended_is_an_error_in_the_second_epoch(runner, batches):
+def test_an_exhausted_generator_raises_in_the_second_epoch(runner, batches):
     with pytest.raises(BadLoop, match="the training data yielded no batch in epoch 2"):
         runner().fit((batch for batch in batches), epochs=2)
 
 
 @pytest.mark.parametrize("val", [[], iter(())], ids=["sized", "unsized"])
-def test_validation_data_without_a_batch_is_an_error(runner, batches, val):
+def test_validation_data_without_a_batch_raises(runner, batches, val):
     message = "the validation data yielded no batch.\n  check     that the loader is neither empty nor an exhausted generator"
     for job in (lambda: runner().fit(batches, val, epochs=1), lambda: runner().validate(val)):
         with pytest.raises(BadLoop) as caught:
@@ -427,19 +427,19 @@ def test_validation_data_without_a_batch_is_an_error(runner, batches, val):
         assert str(caught.value) == message
 
 
-def test_there_may_be_nothing_to_predict(runner):
+def test_predict_returns_an_empty_list_without_batches(runner):
     assert runner().predict([]) == []
 
 
 @pytest.mark.parametrize("verdict", ["skip_batch", "stop_epoch", "stop"])
-def test_batches_that_nobody_wanted_are_no_missing_batches(runner, batches, verdict):
+def test_an_epoch_whose_batches_are_all_skipped_does_not_raise(runner, batches, verdict):
     point = "on_train_iter_begin" if verdict == "skip_batch" else "on_train_epoch_begin"
     run = runner(LambdaCallback(**{point: lambda run: getattr(run, verdict)()})).fit(batches, epochs=2)
     assert (run.iteration, run.step) == (0, 0)
     assert run.epoch == (1 if verdict == "stop" else 2)
 
 
-def test_a_loader_that_raises_in_the_middle_ends_the_run_with_its_error(runner, batches):
+def test_an_error_in_the_loader_ends_the_run(runner, batches):
     def loader():
         yield from batches[:2]
         raise OSError("disk")
@@ -455,7 +455,7 @@ def test_a_loader_that_raises_in_the_middle_ends_the_run_with_its_error(runner, 
 
 
 @pytest.mark.parametrize("job", ["fit", "validate", "predict"])
-def test_a_batch_of_the_wrong_shape_is_described(runner, batches, job):
+def test_an_error_describes_the_shapes_of_the_batch(runner, batches, job):
     wrong = [batches[0], (torch.ones(4, 7), torch.ones(4, 2))]
     one = runner()
     jobs = {
@@ -473,7 +473,7 @@ def test_a_batch_of_the_wrong_shape_is_described(runner, batches, job):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_losses_that_are_not_finite_are_warned_of_once_where_that_is_asked_for(runner, batches, caplog, bad):
+def test_on_nonfinite_warn_warns_once_per_streak_of_bad_epochs(runner, batches, caplog, bad):
     def criterion(outputs, targets):
         loss = mse(outputs, targets)
         return loss * bad if bad_epochs and run_of[0].epoch in bad_epochs else loss
@@ -488,7 +488,7 @@ def test_losses_that_are_not_finite_are_warned_of_once_where_that_is_asked_for(r
     ]
 
 
-def test_the_warning_names_the_steps(runner, batches, caplog):
+def test_the_warning_for_a_nonfinite_loss_names_the_steps(runner, batches, caplog):
     poison = LambdaCallback(on_train_iter_begin=lambda run: run.step == 7 and run.model.weight.data.fill_(torch.nan))
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
         run = runner(poison, on_nonfinite="warn").fit(batches, epochs=3)
@@ -507,7 +507,7 @@ def test_the_warning_names_the_steps(runner, batches, caplog):
     ("max_steps", "steps", "epochs", "complete", "validations"),
     [(3, 3, 1, False, 0), (5, 5, 1, True, 1), (7, 7, 2, False, 1), (10, 10, 2, True, 2), (99, 15, 3, True, 3)],
 )
-def test_max_steps_ends_the_run_there(net, batches, max_steps, steps, epochs, complete, validations):
+def test_max_steps_ends_the_run(net, batches, max_steps, steps, epochs, complete, validations):
     model, optimizer = net()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     runner = Runner(model, optimizer, mse, lr_scheduler=scheduler)
@@ -523,7 +523,7 @@ def test_max_steps_counts_steps_and_not_batches(runner, batches):
 
 
 @pytest.mark.parametrize("as_callback", [False, True])
-def test_max_steps_beyond_the_length_of_the_loader_keeps_the_rest_of_the_epoch(net, batches, tmp_path, as_callback):
+def test_max_steps_beyond_the_length_of_the_loader_resumes_exactly(net, batches, tmp_path, as_callback):
     class TooShort:
         def __iter__(self):
             return iter(batches)
@@ -563,7 +563,7 @@ def shuffled(batches):
     return DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)
 
 
-def test_a_seed_makes_runs_equal(runner, batches):
+def test_runs_with_the_same_seed_are_equal(runner, batches):
     drawn = []
 
     def fit(seed):
@@ -579,7 +579,7 @@ def test_a_seed_makes_runs_equal(runner, batches):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_without_a_seed_the_generators_are_left_alone(runner, batches):
+def test_the_generators_are_unchanged_without_a_seed(runner, batches):
     one = runner()
     torch.manual_seed(3)
     expected = torch.rand(1)
@@ -588,7 +588,7 @@ def test_without_a_seed_the_generators_are_left_alone(runner, batches):
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_deterministic_is_for_the_fit_alone(runner, batches):
+def test_deterministic_applies_only_during_fit(runner, batches):
     seen = []
     look = LambdaCallback(on_train_iter_end=lambda: seen.append(torch.are_deterministic_algorithms_enabled()))
     runner(look, deterministic=True).fit(batches, epochs=1)
@@ -596,7 +596,7 @@ def test_deterministic_is_for_the_fit_alone(runner, batches):
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_weights_to_begin_with(runner, batches):
+def test_init_weights_are_loaded_into_the_model(runner, batches):
     source = nn.Linear(3, 2)
     one = runner(init_weights=source.state_dict())
     assert same(weights(one.model), weights(source))
@@ -609,7 +609,7 @@ def test_weights_to_begin_with(runner, batches):
 # Callbacks
 
 
-def test_a_function_is_added_with_on(runner, batches):
+def test_on_adds_a_function(runner, batches):
     one = runner()
     seen = []
 
@@ -626,7 +626,7 @@ def test_a_function_is_added_with_on(runner, batches):
     assert seen == ["step 2", "step 4", 1]
 
 
-def test_a_function_for_no_point_is_refused_at_once_and_not_kept(runner, batches):
+def test_on_rejects_an_unknown_point_and_does_not_add_the_function(runner, batches):
     one = runner()
     with pytest.raises(UnknownPoint, match=r"on_epoch_ends is not a point. Did you mean on_epoch_end"):
 
@@ -636,7 +636,7 @@ def test_a_function_for_no_point_is_refused_at_once_and_not_kept(runner, batches
     assert one.fit(batches, epochs=1).step == 5
 
 
-def test_callbacks_with_mistakes_are_refused_when_the_runner_is_made(runner):
+def test_a_callback_with_an_unknown_point_raises_when_the_runner_is_created(runner):
     class Wrong(Callback):
         def on_epoch_ends(self, run): ...
 
@@ -644,7 +644,7 @@ def test_callbacks_with_mistakes_are_refused_when_the_runner_is_made(runner):
         runner(Wrong())
 
 
-def test_the_list_that_was_given_is_not_edited(net, batches):
+def test_the_list_of_callbacks_is_not_modified(net, batches):
     model, optimizer = net()
     given = [Points()]
     runner = Runner(model, optimizer, mse, callbacks=given, metrics={"far": mse})
@@ -671,7 +671,7 @@ class Best(Callback):
         self.told.append(("trigger", run.step))
 
 
-def test_two_runners_with_the_same_callbacks_behave_like_two_with_fresh_ones(runner, batches):
+def test_callbacks_can_be_shared_by_two_runners(runner, batches):
     @on("on_train_iter_end", when=Every(steps=3) | Once(steps=4))
     def often(run):
         told.append(run.step)
@@ -698,7 +698,7 @@ def test_two_runners_with_the_same_callbacks_behave_like_two_with_fresh_ones(run
 
 
 def validations(runner, batches, when, *, epochs=3):
-    """Return the steps that a validation followed."""
+    """Return the steps after which a validation ran."""
     seen = []
     look = LambdaCallback(on_val_epoch_end=lambda run: seen.append(run.step))
     runner(look).fit(batches, batches[:1], epochs=epochs, validate_every=when)
@@ -720,11 +720,11 @@ def validations(runner, batches, when, *, epochs=3):
     ],
     ids=repr,
 )
-def test_validation_is_due_when_its_schedule_says(runner, batches, when, steps):
+def test_validation_runs_when_its_schedule_fires(runner, batches, when, steps):
     assert validations(runner, batches, when) == steps
 
 
-def test_who_is_triggered_at_the_step_of_a_validation_sees_what_it_found(runner, batches):
+def test_callbacks_triggered_at_the_same_step_see_the_validation_results(runner, batches):
     seen = []
 
     class Looks(Callback):
@@ -735,7 +735,7 @@ def test_who_is_triggered_at_the_step_of_a_validation_sees_what_it_found(runner,
     assert seen == [(2, 2), (4, 4)]
 
 
-def test_a_schedule_for_validation_without_data_is_refused(runner, batches):
+def test_validate_every_without_validation_data_raises(runner, batches):
     with pytest.raises(BadLoop) as caught:
         runner().fit(batches, epochs=1, validate_every=Every(steps=1))
     assert str(caught.value) == (
@@ -743,7 +743,7 @@ def test_a_schedule_for_validation_without_data_is_refused(runner, batches):
     )
 
 
-def test_a_validation_between_steps_is_no_callback_that_takes_too_long(runner, batches, caplog):
+def test_a_validation_between_steps_is_not_reported_as_a_slow_callback(runner, batches, caplog):
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
         runner().fit(batches * 2, batches * 9, epochs=1, validate_every=Every(steps=1))
     assert caplog.records == []
@@ -755,7 +755,7 @@ def test_values_of_a_validation_between_steps_are_logged_with_their_step(runner,
     assert run.metrics["loss"] == run.monitors.get_history("loss")[0][1]
 
 
-def test_an_epoch_that_stop_epoch_ended_is_validated_and_one_that_stop_ended_is_not(runner, batches):
+def test_validation_runs_after_stop_epoch_but_not_after_stop(runner, batches):
     for verdict, count in (("stop_epoch", 2), ("stop", 0)):
         ask = LambdaCallback(on_train_iter_end=lambda run, verdict=verdict: getattr(run, verdict)())
         run = runner(ask).fit(batches, batches, epochs=2)
@@ -779,14 +779,14 @@ def test_validate_returns_the_names_as_logged(runner, batches, distance):
 
 
 @pytest.mark.parametrize(("job", "mode"), [("validate", "val"), ("predict", "pred")])
-def test_validation_and_prediction_alone_fire_their_own_points_only(runner, batches, job, mode):
+def test_validate_and_predict_fire_only_their_own_points(runner, batches, job, mode):
     points = Points()
     getattr(runner(points), job)(batches[:1])
     iteration = ["iter_begin", f"{mode}_iter_begin", f"{mode}_iter_end", "iter_end"]
     assert points.seen == [f"{mode}_epoch_begin", *iteration, f"{mode}_epoch_end"]
 
 
-def test_predict_returns_what_the_model_does_in_eval_mode_without_gradients(runner, batches):
+def test_predict_returns_outputs_in_eval_mode_without_gradients(runner, batches):
     one = runner(model=noisy())
     outputs = one.predict(batches)
     one.model.eval()
@@ -804,7 +804,7 @@ def test_predict_takes_inputs_without_targets(runner, batches):
         assert torch.allclose(torch.cat(one.predict(data, **options)), torch.cat(one.predict(batches)), atol=1e-6)
 
 
-def test_predict_iter_computes_as_it_is_asked(runner, batches):
+def test_predict_iter_computes_lazily(runner, batches):
     asked = []
 
     def loader():
@@ -820,14 +820,14 @@ def test_predict_iter_computes_as_it_is_asked(runner, batches):
     assert len(list(outputs)) == 4
 
 
-def test_between_predictions_the_model_is_as_it_was(runner, batches):
+def test_predict_iter_restores_the_model_between_predictions(runner, batches):
     one = runner(model=noisy())
     for _ in one.predict_iter(batches):
         assert all(part.training for part in one.model.modules())
         assert torch.is_grad_enabled()
 
 
-def test_callbacks_of_validation_and_prediction_find_the_model_in_eval_mode(runner, batches):
+def test_callbacks_see_the_model_in_eval_mode_in_validate_and_predict(runner, batches):
     seen = []
 
     class Look(Callback):
@@ -851,12 +851,12 @@ def test_closing_predict_iter_early_ends_the_pass_normally(runner, batches):
     assert one.fit(batches, epochs=1).step == 5
 
 
-def test_data_that_cannot_be_predicted_is_refused_at_the_call(runner):
+def test_predict_iter_raises_for_invalid_data_when_it_is_called(runner):
     with pytest.raises(BadLoop, match="3 yields no batches"):
         runner().predict_iter(3)
 
 
-def test_a_batch_that_is_skipped_has_no_prediction_and_no_loss(runner, batches):
+def test_a_skipped_batch_has_no_prediction_and_no_loss(runner, batches):
     class Skip(MainCallback):
         def on_pred_forward(self, run):
             super().on_pred_forward(run)
@@ -874,7 +874,7 @@ def test_a_batch_that_is_skipped_has_no_prediction_and_no_loss(runner, batches):
 
 
 @pytest.mark.parametrize("verdict", ["retry", "skip_batch"])
-def test_an_error_outside_of_training_can_be_answered_too(net, batches, verdict):
+def test_an_error_in_validation_or_prediction_can_be_handled(net, batches, verdict):
     class Tight(nn.Linear):
         fails = 1
 
@@ -899,7 +899,7 @@ def test_an_error_outside_of_training_can_be_answered_too(net, batches, verdict)
 
 
 class During(Callback):
-    """Call the runner, which is set later, at a point of its fit."""
+    """Call the runner at a point of its fit; `runner` is set later."""
 
     def __init__(self, point, job, data):
         self.point, self.job, self.data, self.results = point, job, data, []
@@ -929,7 +929,7 @@ JOBS = {
         *["on_step_begin", "on_train_iter_end", "on_train_epoch_end", "on_val_epoch_begin", "on_epoch_end", "on_run_end"],
     ],
 )
-def test_a_job_inside_a_fit_disturbs_nothing(runner, batches, job, point, distance):
+def test_a_validation_or_prediction_inside_a_fit_changes_nothing(runner, batches, job, point, distance):
     def fit(*callbacks):
         """Return the visible results of a fit with shuffling, dropout, a frozen module, metrics and windows."""
         seen = []
@@ -958,7 +958,7 @@ def test_a_job_inside_a_fit_disturbs_nothing(runner, batches, job, point, distan
     assert disturbed[3] == alone[3]
 
 
-def test_a_validation_inside_a_fit_gives_the_numbers_of_one_outside(runner, batches):
+def test_a_validation_inside_a_fit_returns_the_same_values_as_outside(runner, batches):
     results = []
 
     @on("on_epoch_end")
@@ -977,7 +977,7 @@ def test_a_validation_inside_a_fit_gives_the_numbers_of_one_outside(runner, batc
 
 
 @pytest.mark.parametrize("job", ["validate", "predict"])
-def test_a_job_that_fails_and_is_contained_leaves_the_run_as_it_was(runner, batches, job, distance):
+def test_a_failed_validation_or_prediction_leaves_the_run_unchanged(runner, batches, job, distance):
     class Flaky(Callback):
         on_error = "warn"
 
@@ -1003,7 +1003,7 @@ def test_a_job_that_fails_and_is_contained_leaves_the_run_as_it_was(runner, batc
     assert set(run.metrics) == {"loss", "far", "learning_rate"}
 
 
-def test_stop_run_in_a_validation_closes_it_normally(runner, batches):
+def test_stop_run_in_a_validation_ends_it_normally(runner, batches):
     def stop():
         raise StopRun("enough")
 
@@ -1027,7 +1027,7 @@ def frozen():
 @pytest.mark.parametrize("job", ["fit", "validate", "predict", "predict_iter"])
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("grad", [False, True])
-def test_modes_are_put_back_as_they_were(runner, batches, job, fails, grad):
+def test_train_and_eval_modes_are_restored(runner, batches, job, fails, grad):
     def fail(run):
         if fails and run.batch_idx == 1:
             raise ValueError("no")
@@ -1052,7 +1052,7 @@ def test_modes_are_put_back_as_they_were(runner, batches, job, fails, grad):
     assert torch.equal(one.model[1].running_mean, statistics)
 
 
-def test_a_model_that_was_in_eval_mode_is_trained_and_put_back(runner, batches):
+def test_a_model_in_eval_mode_is_trained_and_restored(runner, batches):
     seen = []
     one = runner(LambdaCallback(on_train_iter_end=lambda run: seen.append(run.model.training)), model=frozen().eval())
     statistics = one.model[1].running_mean.clone()
@@ -1114,7 +1114,7 @@ fit("validation", 2)
 """
 
 
-def test_ctrl_c_finishes_the_step_and_a_second_one_does_not():
+def test_ctrl_c_finishes_the_step_and_a_second_ctrl_c_does_not():
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250, check=False)
     assert ended.returncode == -signal.SIGINT
     assert "\nKeyboardInterrupt\n" in ended.stderr
@@ -1135,7 +1135,7 @@ def test_ctrl_c_finishes_the_step_and_a_second_one_does_not():
 
 
 def grouped(optimizer, **options):
-    """A model with two parameter groups, and a function that does something in the middle of its training."""
+    """Return a model, and an optimizer with two parameter groups."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     return model, optimizer([{"params": [model.weight]}, {"params": [model.bias], "lr": 0.5}], **options)
@@ -1164,10 +1164,10 @@ def test_settings_of_a_real_optimizer_are_read_and_set_by_name(batches):
     model, optimizer = grouped(torch.optim.SGD, lr=0.1, momentum=0.9)
     in_training(model, optimizer, batches, act)
     found = [(group["lr"], group["momentum"], group["weight_decay"]) for group in optimizer.param_groups]
-    assert found == [(0.02, 0.5, 0), (0.05, 0.5, 0.1)]  # the second one has five times the rate of the first
+    assert found == [(0.02, 0.5, 0), (0.05, 0.5, 0.1)]  # the second group has five times the rate of the first
 
 
-def test_betas_and_a_rate_that_is_a_tensor(batches):
+def test_betas_and_a_tensor_learning_rate_can_be_set(batches):
     def act(hyper):
         assert hyper["betas"] == (0.9, 0.999)
         hyper["betas"] = (0.8, 0.9)
@@ -1181,7 +1181,7 @@ def test_betas_and_a_rate_that_is_a_tensor(batches):
     assert rate.item() == pytest.approx(0.02)
 
 
-def test_a_new_rate_counts_from_the_next_step_on(net, batches):
+def test_a_new_learning_rate_applies_from_the_next_step(net, batches):
     model, optimizer = net()
     other, by_hand = net()
     in_training(model, optimizer, batches, lambda hyper: hyper.update(lr=0.0))
@@ -1196,7 +1196,7 @@ def test_a_new_rate_counts_from_the_next_step_on(net, batches):
         *[("betas", value) for value in (0.9, (0.9,), (0.9, float("nan")), ("a", "b"))],
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused_and_nothing_changes(batches, name, value):
+def test_an_invalid_setting_raises_and_changes_nothing(batches, name, value):
     def act(hyper):
         with pytest.raises(BadValue, match=name):
             hyper[name] = value
@@ -1257,7 +1257,7 @@ def test_the_run_has_orcas_names(net, batches):
     assert seen == [5]
 
 
-def test_a_main_callback_may_write_output_and_target(runner, batches, distance):
+def test_a_main_callback_may_set_output_and_target(runner, batches, distance):
     class Main(MainCallback):
         def on_iter_forward(self, runner):
             features, target = runner.batch
@@ -1269,7 +1269,7 @@ def test_a_main_callback_may_write_output_and_target(runner, batches, distance):
     assert one.validate(batches) == other.validate(batches)
 
 
-def test_a_metric_that_is_read_and_never_logged_is_an_error_after_one_epoch(runner, batches, caplog):
+def test_a_metric_that_is_read_but_never_logged_raises_after_one_epoch(runner, batches, caplog):
     class Reads(Callback):
         reads = ("accuracy",)
 
@@ -1282,7 +1282,7 @@ def test_a_metric_that_is_read_and_never_logged_is_an_error_after_one_epoch(runn
     assert set(runner(Reads()).validate(batches)) == {"val_loss"}
 
 
-def test_a_number_is_no_schedule_of_validation(runner, batches):
+def test_validate_every_with_a_number_raises(runner, batches):
     with pytest.raises(BadLoop) as caught:
         runner().fit(batches, batches, epochs=1, validate_every=2)
     assert str(caught.value) == (
@@ -1340,7 +1340,7 @@ class TwoSteps:
         ),
     ],
 )
-def test_what_cannot_be_part_of_a_runner_is_refused_when_it_is_made(net, given, message):
+def test_invalid_arguments_raise_when_the_runner_is_created(net, given, message):
     model, optimizer = net()
     with pytest.raises(BadLoop) as caught:
         Runner(**{"model": model, "optimizer": optimizer, "criterion": mse, **given})
@@ -1348,7 +1348,7 @@ def test_what_cannot_be_part_of_a_runner_is_refused_when_it_is_made(net, given, 
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_scheduler_of_another_optimizer_is_refused(net, by_name):
+def test_a_scheduler_of_another_optimizer_raises(net, by_name):
     (model, optimizer), (_, other) = net(), net()
     scheduler = torch.optim.lr_scheduler.StepLR(other, 1)
     with pytest.raises(BadLoop) as caught:
@@ -1359,7 +1359,7 @@ def test_a_scheduler_of_another_optimizer_is_refused(net, by_name):
     )
 
 
-def test_a_scheduler_may_be_for_an_optimizer_inside_a_wrapper(net, batches):
+def test_a_scheduler_may_belong_to_a_wrapped_optimizer(net, batches):
     class Wrapper:
         def __init__(self, inner):
             self.inner, self.step, self.zero_grad = inner, inner.step, inner.zero_grad
@@ -1379,7 +1379,7 @@ def test_a_scheduler_may_be_for_an_optimizer_inside_a_wrapper(net, batches):
         assert Runner(model, wrapper(optimizer), mse, lr_scheduler=scheduler).fit(batches, epochs=1).step == 5
 
 
-def test_an_optimizer_that_needs_a_closure_is_refused_and_works_with_a_main_callback(net, batches):
+def test_an_optimizer_that_needs_a_closure_requires_a_main_callback(net, batches):
     class Closure(MainCallback):
         def on_iter_forward(self, run):
             run.loss = mse(run.model(run.batch[0]), run.batch[1])
@@ -1408,10 +1408,10 @@ def test_an_optimizer_that_needs_a_closure_is_refused_and_works_with_a_main_call
         Runner(model, TwoSteps(), mse).fit(batches, epochs=1)
 
 
-# Other names for a validation
+# The prefix of a validation
 
 
-def test_a_validation_may_have_another_prefix(runner, batches, distance, recorder):
+def test_validate_accepts_another_prefix(runner, batches, distance, recorder):
     def names(run):
         run.log({"val/far": 2.0, "validation_far": 3.0})
 
@@ -1430,7 +1430,7 @@ def test_a_validation_may_have_another_prefix(runner, batches, distance, recorde
     assert set(one.validate(batches)) == {"val_loss", "val_far", "val/far", "validation_far"}
 
 
-def test_a_validation_with_another_prefix_disturbs_no_fit(runner, batches):
+def test_a_validation_with_another_prefix_does_not_affect_the_fit(runner, batches):
     found = []
 
     @on("on_epoch_end")
@@ -1444,7 +1444,7 @@ def test_a_validation_with_another_prefix_disturbs_no_fit(runner, batches):
 
 
 @pytest.mark.parametrize("prefix", ["", None, 3])
-def test_a_prefix_that_is_none_is_refused(runner, batches, prefix):
+def test_an_invalid_prefix_raises(runner, batches, prefix):
     with pytest.raises(BadLoop) as caught:
         runner().validate(batches, prefix=prefix)
     assert str(caught.value) == f'prefix must be a non-empty string, got {prefix!r}.\n  write     prefix="test"'

@@ -43,7 +43,7 @@ class Watch(Callback):
         self.seen.setdefault(hookpoint, set()).add(self.switch[-1])
 
 
-def test_waits_are_refused_in_training_passes_and_nowhere_else(strict, switch, batches):
+def test_syncs_raise_only_in_training_passes(strict, switch, batches):
     watch = Watch(switch)
     strict(watch).fit(batches, batches, epochs=2)
     for point in ("on_run_begin", "on_epoch_begin", "on_train_epoch_end", "on_val_iter_end", "on_epoch_end", "on_run_end"):
@@ -53,7 +53,7 @@ def test_waits_are_refused_in_training_passes_and_nowhere_else(strict, switch, b
     assert switch[-1] == "warn"
 
 
-def test_a_validation_in_the_middle_of_training_may_wait_and_training_goes_on_strictly(strict, switch, batches):
+def test_a_validation_in_the_middle_of_training_may_sync(strict, switch, batches):
     watch = Watch(switch)
     strict(watch).fit(batches, batches[:1], epochs=1, validate_every=Every(steps=2))
     assert watch.seen["on_val_iter_end"] == {"warn"}
@@ -61,7 +61,7 @@ def test_a_validation_in_the_middle_of_training_may_wait_and_training_goes_on_st
     assert switch[-1] == "warn"
 
 
-def test_a_prediction_in_the_middle_of_training_may_wait_too(strict, switch, batches):
+def test_a_prediction_in_the_middle_of_training_may_sync(strict, switch, batches):
     class Predict(Callback):
         def on_train_iter_begin(self, run):
             one.predict([run.batch[0]])
@@ -73,7 +73,7 @@ def test_a_prediction_in_the_middle_of_training_may_wait_too(strict, switch, bat
     assert watch.seen["on_train_iter_end"] == {"error"}
 
 
-def test_what_was_set_is_set_again_after_an_error(strict, switch, batches):
+def test_the_sync_mode_is_restored_after_an_error(strict, switch, batches):
     class Fail(Callback):
         def on_train_iter_end(self):
             raise ValueError("no")
@@ -83,11 +83,11 @@ def test_what_was_set_is_set_again_after_an_error(strict, switch, batches):
     assert switch == ["warn", "error", "warn"]
 
 
-def test_alone_a_validation_switches_nothing(strict, switch, batches):
+def test_validate_alone_does_not_change_the_sync_mode(strict, switch, batches):
     strict().validate(batches)
     assert switch == ["warn"]
 
 
-def test_without_a_gpu_nothing_is_switched(runner, switch, batches):
+def test_the_sync_mode_is_unchanged_without_a_gpu(runner, switch, batches):
     runner(strict_sync=True).fit(batches, batches, epochs=1)
     assert switch == ["warn"]

@@ -1,8 +1,8 @@
 """Fixtures for tests with multiple ranks: real processes, each with a JSON result.
 
-Most of them are forks of one process that has imported everything, which takes longer than the tests themselves; each has a
-rank, a session and an end of its own, as torchrun gives it. torchrun itself starts those that are given options of its, and all
-of them with HOOKPOINT_FAULTS=all.
+Most ranks are forks of one process that has imported everything, because importing takes longer than the tests themselves. Each
+has its own rank, session and exit status, as under torchrun. torchrun itself starts the ranks of tests that pass options for
+it, and all ranks with HOOKPOINT_FAULTS=all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if __name__ == "__main__":
 
 
 class Outcome:
-    """How the processes ended: what each returned, by rank (None where one failed), the exit status, and what they printed."""
+    """How the ranks ended: the result of each (None if it failed), the exit status, and what they printed."""
 
     def __init__(self, folder: Path, ranks: int, status: int, printed: str) -> None:
         files = [folder / f"rank{rank}.json" for rank in range(ranks)]
@@ -47,13 +47,13 @@ class Outcome:
 
 @pytest.fixture
 def scripts(monkeypatch):
-    """Let the test import the scripts that processes run."""
+    """Let the test import the scripts that ranks run."""
     monkeypatch.syspath_prepend(SCRIPTS)
 
 
 @pytest.fixture(scope="session")
 def fork_server(warm_python):
-    """Return the process that others are forks of; it is started when it is first asked."""
+    """Return a function that starts ranks as forks of one process; the first call starts that process."""
     started = []
 
     def ask(order, timeout):
@@ -80,10 +80,10 @@ def fork_server(warm_python):
 def launch(tmp_path, fork_server):
     """Run a function, or a script of scripts/, on multiple ranks; return the result of each.
 
-    `launch(function, ranks=2, **given)`: the function is written into a file of its own, so it imports what it
-    needs inside; it gets `given`, which has to be JSON, and returns JSON. `launch("name.py", arguments...)` runs a script,
-    which writes its own `$RESULTS/rank<n>.json`. `env` changes their environment. Without `check=False` a failure of the
-    processes fails the test. With `torchrun=[...]`, options of torchrun, that starts them.
+    `launch(function, ranks=2, **given)`: the function is written to its own file, so it must import what it needs. It gets
+    `given`, which must be JSON, and returns JSON. `launch("name.py", arguments...)` runs a script, which writes its own
+    `$RESULTS/rank<n>.json`. `env` sets environment variables. A rank that fails fails the test, except with `check=False`.
+    With `torchrun=[...]`, torchrun starts the ranks, with these options.
     """
     count = 0
 
@@ -115,7 +115,7 @@ def launch(tmp_path, fork_server):
 def _as_forks(fork_server, words, ranks, environment, folder, timeout):
     from torch.distributed import TCPStore
 
-    # They meet where torchrun lets them meet: in a store that none of them has, at a port that the system has chosen.
+    # They meet as under torchrun: in a store that belongs to none of them, at a port chosen by the system.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     order = {"words": words, "ranks": ranks, "env": {**meeting, **environment}, "folder": str(folder)}
@@ -125,7 +125,7 @@ def _as_forks(fork_server, words, ranks, environment, folder, timeout):
 def _by_torchrun(words, options, ranks, environment, folder, timeout):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     paths = {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(SCRIPTS)]), "OMP_NUM_THREADS": "1"}
-    # stdout is put into a file: a pipe that a child of a killed torchrun holds open would be waited for
+    # stdout goes to a file: reading a pipe would wait for children of a killed torchrun that hold it open
     with (folder / "printed").open("w") as printed:
         process = subprocess.Popen(
             [*command, *options, *words],
@@ -151,7 +151,7 @@ def _end(groups):
 
 
 def _groups_below(pid):
-    """Return the process groups of a process and of those it started: torchrun gives each worker a session of its own."""
+    """Return the process groups of a process and of its descendants: torchrun gives each worker its own session."""
     found, groups = [pid], {pid}
     while found:
         parent = found.pop()

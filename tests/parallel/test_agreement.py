@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 
-def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch, sample):
+def test_a_stop_on_one_rank_stops_all_at_the_same_step(launch, sample):
     def stop(times):
         import random
 
@@ -37,10 +37,10 @@ def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch, sample)
     assert {iterations - at for at, iterations, _, _ in first} == {
         0,
         1,
-    }  # at once where they talk anyway: log steps, epoch ends
+    }  # at once where the ranks communicate anyway: log steps, epoch ends
 
 
-def test_a_setting_that_one_rank_changes_is_changed_on_all_at_the_same_step(launch, sample):
+def test_a_setting_changed_on_one_rank_changes_on_all_at_the_same_step(launch, sample):
     def settings(times):
         import random
 
@@ -103,7 +103,7 @@ def test_rates_of_several_optimizers_keep_their_ratios_on_all_ranks(launch):
     assert first == second == [[0.5, 2.0], [0.5, 1.0], [0.25, 0.5], [0.125, 0.25]]
 
 
-def test_a_setting_of_all_ranks_at_the_end_of_an_epoch_holds_from_the_next_step_on(launch):
+def test_a_setting_changed_at_the_end_of_an_epoch_applies_from_the_next_step(launch):
     def settings():
         import torch
 
@@ -125,7 +125,7 @@ def test_a_setting_of_all_ranks_at_the_end_of_an_epoch_holds_from_the_next_step_
     assert launch(settings).results == [[0.5, 0.5, 0.1, 0.1, 0.01, 0.01]] * 2
 
 
-def test_stop_epoch_ends_the_training_of_the_epoch_on_all_ranks(launch):
+def test_stop_epoch_on_one_rank_ends_the_epoch_on_all(launch):
     def stop_epoch():
         import torch  # noqa: F401
 
@@ -146,7 +146,7 @@ def test_stop_epoch_ends_the_training_of_the_epoch_on_all_ranks(launch):
     assert launch(stop_epoch).results == [expected] * 2
 
 
-def test_a_stop_that_is_raised_and_one_before_the_first_epoch(launch):
+def test_stop_run_and_a_stop_at_on_run_begin_stop_all_ranks(launch):
     def stops():
         import torch  # noqa: F401
 
@@ -239,7 +239,7 @@ def test_a_declared_skip_on_one_rank_skips_the_same_batch_on_all(launch):
     assert launch(skips).results == [[[2, 5], [0, 1, 3, 4, 6, 7], [0, 1, 4, 6, 7]]] * 2
 
 
-def test_a_skip_that_is_not_declared_and_a_retry_are_refused(launch):
+def test_an_undeclared_skip_and_a_retry_raise(launch):
     def refused():
         import torch  # noqa: F401
 
@@ -277,7 +277,7 @@ def test_a_skip_that_is_not_declared_and_a_retry_are_refused(launch):
         assert said[2].startswith("the loop's body calls skip_step()")
 
 
-def test_settings_of_ones_own_and_of_a_file_are_agreed_on_and_the_lowest_rank_wins(launch):
+def test_ranks_agree_on_settings_and_the_lowest_rank_wins(launch):
     def settings():
         import torch  # noqa: F401
 
@@ -317,7 +317,7 @@ def test_settings_of_ones_own_and_of_a_file_are_agreed_on_and_the_lowest_rank_wi
     assert "noise is set to 1.0 and to 2.0 by different ranks; 1.0 is used" in outcome.printed
 
 
-def test_a_signal_in_a_validation_is_acted_on_by_all_when_it_is_over(launch):
+def test_a_signal_during_a_validation_stops_all_ranks_after_it(launch):
     def signalled():
         import os
         import signal

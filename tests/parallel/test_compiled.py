@@ -8,7 +8,7 @@ import hookpoint
 
 
 @pytest.mark.parametrize("strategy", [pytest.param("DataParallel", marks=pytest.mark.slow), "Sharded"])
-def test_a_compiled_model_is_saved_by_plain_names_and_resumes_uncompiled(strategy, launch, tmp_path):
+def test_a_compiled_model_is_saved_with_plain_names_and_resumes_uncompiled(strategy, launch, tmp_path):
     def train(folder, strategy):
         import torch
 

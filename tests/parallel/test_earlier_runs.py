@@ -1,4 +1,4 @@
-"""A run of two ranks of an earlier release keeps its order to the end of its epoch."""
+"""A run of an earlier release on two ranks keeps its data order to the end of the epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 RUNS = Path(__file__).parents[1] / "data" / "earlier_runs"
 
 
-def test_the_rest_of_the_epoch_is_what_it_would_have_been(launch, tmp_path):
+def test_a_run_of_an_earlier_release_finishes_its_epoch_in_the_same_order(launch, tmp_path):
     with tarfile.open(RUNS / "team_in_an_epoch.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     expected = json.loads((RUNS / "team_in_an_epoch.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("strategy", ["DataParallel", "Sharded", "PipelineParallel", "ParameterAveraging", "AsyncSGD"])
-def test_all_processes_load_the_same_weights(strategy, launch, tmp_path):
+def test_all_ranks_load_the_same_weights(strategy, launch, tmp_path):
     def go(workdir, strategy):
         import torch
 
@@ -40,7 +40,7 @@ def test_all_processes_load_the_same_weights(strategy, launch, tmp_path):
         again = runner(1, resume="must")
         found = [again.validate(data, batch_size=4), again.validate(data, batch_size=4)]
         alone = runner(1, resume="never").validate(data, batch_size=4)
-        again.fit(data, epochs=2, batch_size=4)  # it is finished: nothing is trained
+        again.fit(data, epochs=2, batch_size=4)  # the run is finished: nothing is trained
         return [wanted, *found, again.validate(data, batch_size=4), alone]
 
     for wanted, *found, alone in launch(go, workdir=str(tmp_path / "run"), strategy=strategy).results:
@@ -48,7 +48,7 @@ def test_all_processes_load_the_same_weights(strategy, launch, tmp_path):
         assert alone != wanted
 
 
-def test_one_process_evaluates_what_several_have_saved_and_the_other_way_round(launch, tmp_path):
+def test_the_number_of_ranks_may_differ_between_saving_and_evaluating(launch, tmp_path):
     def train(workdir):
         import torch
 
@@ -78,7 +78,7 @@ def test_one_process_evaluates_what_several_have_saved_and_the_other_way_round(l
     assert launch(evaluate, workdir=str(tmp_path / "one")).results == one * 2
 
 
-def test_what_one_process_cannot_read_fails_on_all_and_what_is_gone_is_looked_for_again(launch, tmp_path):
+def test_all_ranks_skip_a_deleted_checkpoint_and_raise_if_any_cannot_read(launch, tmp_path):
     def go(workdir):
         import torch
 

@@ -18,14 +18,14 @@ LINE = r"test accuracy of the best checkpoint after [12] epochs, world size 2: (
 
 
 @pytest.mark.parametrize("strategy", ["data", pytest.param("pipeline", marks=pytest.mark.slow)])
-def test_two_processes_read_digits(launch, sample, tmp_path, strategy):
+def test_the_example_trains_on_two_ranks(launch, sample, tmp_path, strategy):
     said = launch(EXAMPLE, "--epochs", sample(1, 2), "--strategy", strategy, "--workdir", tmp_path / "run").printed
-    (right,) = re.findall(LINE, said)  # the chief alone says it
+    (right,) = re.findall(LINE, said)  # only the chief prints it
     assert float(right) > 80
     assert (tmp_path / "run" / "checkpoints" / "best-val-error-top1").exists()
 
 
-def test_the_network_is_cut_into_a_stage_for_each_of_two_processes(monkeypatch):
+def test_the_network_is_split_into_two_stages(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLE.parent)
     example = runpy.run_path(str(EXAMPLE))
     network = example["residual_network"]()

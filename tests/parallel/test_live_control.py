@@ -33,7 +33,7 @@ def train(
     accumulate=1,
     profiled=(),
 ):
-    """Train on this rank. Commands of an iteration are sent by the chief; `code` sets rates without a command."""
+    """Train on this rank. The chief sends the commands of each iteration; `code` sets the learning rate without a command."""
     import os
     import signal
     import time
@@ -138,7 +138,7 @@ def events_of(workdir):
     return [row for row in rows if row["event"] == "control"]
 
 
-def test_both_ranks_apply_a_command_at_the_same_iteration_or_none_does(launch, tmp_path):
+def test_both_ranks_apply_a_command_at_the_same_iteration_or_neither_does(launch, tmp_path):
     def setting(**values):
         return ["set", {"values": values}]
 
@@ -155,7 +155,7 @@ def test_both_ranks_apply_a_command_at_the_same_iteration_or_none_does(launch, t
     assert answers[1].reason == answers[3].reason == "rank 1: ValueError: not on this rank"
     assert {answer.ranks for answer in answers if answer.status == "applied"} == {2}
     applied = answers[0].iteration
-    assert 2 <= applied <= 3  # one iteration later, if the ranks have not met in between
+    assert 2 <= applied <= 3  # one iteration later, if the ranks have not communicated in between
     assert [row[1] for row in first["steps"]] == [0.1] * applied + [0.05] * (12 - applied)
     assert {(row[2], row[3], row[5]) for row in first["steps"]} == {(0.5, 0.5, 0.0)}
     assert Path(answers[-1].path, "manifest.json").exists()
@@ -163,7 +163,7 @@ def test_both_ranks_apply_a_command_at_the_same_iteration_or_none_does(launch, t
 
 
 @pytest.mark.slow
-def test_both_ranks_apply_what_has_waited_for_the_end_of_a_pause(launch, tmp_path):
+def test_both_ranks_apply_commands_that_waited_for_the_end_of_a_pause(launch, tmp_path):
     commands = {"4": [["pause", {}], ["validate", {}], ["trace", {"steps": 2}], ["resume", {}]]}
     first, second = launch(train, workdir=str(tmp_path / "run"), commands=commands).results
     assert first["steps"] == second["steps"]
@@ -171,7 +171,7 @@ def test_both_ranks_apply_what_has_waited_for_the_end_of_a_pause(launch, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_trace_that_the_first_rank_cannot_record_is_recorded_by_none(launch, tmp_path):
+def test_a_trace_that_rank_0_cannot_record_is_rejected(launch, tmp_path):
     commands = {"4": [["trace", {"steps": 100}]], "8": [["trace", {"steps": 1}]]}
     first, _ = launch(train, workdir=str(tmp_path / "run"), commands=commands, profiled=[2, 7]).results
     refused, applied = answers_of(tmp_path / "run", first["ids"])
@@ -195,7 +195,7 @@ def test_an_action_that_fails_on_one_rank_ends_the_run(launch, tmp_path):
     [["set", {"values": {"lr": 0.01}}], ["validate", {}], ["log-every", {"steps": 3}]],
     ids=["set", "validate", "log-every"],
 )
-def test_a_killed_and_resumed_run_is_the_uninterrupted_one(launch, tmp_path, command):
+def test_a_killed_and_resumed_run_equals_the_uninterrupted_run(launch, tmp_path, command):
     commands = {"5": [command]}
     (whole, _) = launch(train, workdir=str(tmp_path / "whole"), commands=commands, save_every=4).results
     killed = launch(train, workdir=str(tmp_path / "run"), commands=commands, save_every=4, kill_at=7, check=False)
@@ -210,7 +210,7 @@ def test_a_killed_and_resumed_run_is_the_uninterrupted_one(launch, tmp_path, com
 
 
 @pytest.mark.slow
-def test_with_another_number_of_ranks_it_replays_by_step(launch, tmp_path):
+def test_commands_are_replayed_by_step_with_a_different_number_of_ranks(launch, tmp_path):
     workdir = str(tmp_path / "run")
     commands = {"9": [["set", {"values": {"lr": 0.01}}]]}
     killed = launch(train, workdir=workdir, commands=commands, save_every=2, accumulate=4, kill_at=14, epochs=5, check=False)
@@ -223,7 +223,7 @@ def test_with_another_number_of_ranks_it_replays_by_step(launch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_pause_longer_than_the_wait_of_the_team(launch, tmp_path):
+def test_a_pause_may_be_longer_than_the_timeout_between_ranks(launch, tmp_path):
     seen = {}
 
     def pause():
@@ -251,7 +251,7 @@ def test_a_pause_longer_than_the_wait_of_the_team(launch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_in_a_pause_saves_and_ends_all_ranks(launch, tmp_path):
+def test_a_signal_during_a_pause_saves_and_ends_all_ranks(launch, tmp_path):
     def end():
         controller = hookpoint.control(tmp_path / "run")
         while True:

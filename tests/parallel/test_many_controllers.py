@@ -23,7 +23,7 @@ FINAL = {"applied", "refused", "withdrawn", "lost"}
 
 
 def train(folder):
-    """Train until a command stops the run. Each rank writes the settings of each iteration to a file of each start."""
+    """Train until a command stops the run. Each rank writes the settings of each iteration to a new file per start."""
     import os
     import time
 
@@ -56,7 +56,7 @@ def train(folder):
 
 
 def plan(controller, number):
-    """Return so many commands of a controller; each pause is followed by its resume."""
+    """Return `number` commands for a controller; each pause is followed by its resume."""
     chance, commands = random.Random(controller), []
     while len(commands) < number:
         rate = ("set", {"values": {"learning_rate": chance.randint(1, 1000) / 1e6}})
@@ -90,7 +90,7 @@ class Controllers:
                 time.sleep(0.05)
 
     def all(self, number, commands, before_stop):
-        """Steer with so many controllers at once, then stop the run."""
+        """Steer with `number` controllers at once, then stop the run."""
         with ThreadPoolExecutor(number) as threads:
             list(threads.map(self.steer, [plan(one, commands) for one in range(number)]))
         before_stop()
@@ -99,7 +99,7 @@ class Controllers:
 
 
 def check(workdir, sent):
-    """Check that each command has one final answer, of which its sender knows, and one event."""
+    """Check that each command has one final answer, which its sender received, and one event."""
     events = [json.loads(line) for line in (workdir / "events.jsonl").read_text().splitlines()]
     counts = Counter(event["id"] for event in events if event["event"] == "control" and not event.get("replayed"))
     with ControlFolder(workdir) as folder:
@@ -140,11 +140,11 @@ def test_each_command_gets_one_answer_and_one_event_and_the_ranks_never_differ(l
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_same_holds_if_ranks_are_killed_and_restarted(launch, tmp_path):
+def test_answers_and_ranks_stay_consistent_if_ranks_are_killed(launch, tmp_path):
     kills, chance, is_over = [], random.Random(1), threading.Event()
 
     def kill():
-        """Kill a rank now and then, the chief and the other in turn, each time after the run has taken up training again."""
+        """Kill a rank now and then, alternating between the chief and the other rank, each time after training has resumed."""
         while len(kills) < 3 and not is_over.wait(chance.uniform(0.5, 2.5)):
             with suppress(HookpointError, OSError):
                 live = control(tmp_path / "run").live()

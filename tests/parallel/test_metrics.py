@@ -7,7 +7,7 @@ import pytest
 from hookpoint.core.loop.loop import Loop
 
 
-def test_means_are_exact_with_uneven_shards_and_the_same_everywhere(launch):
+def test_means_are_exact_with_uneven_shards_and_equal_on_all_ranks(launch):
     def means():
         import torch  # noqa: F401
 
@@ -46,7 +46,7 @@ def test_means_are_exact_with_uneven_shards_and_the_same_everywhere(launch):
     assert first[1] == {"val_loss": 3.75}
 
 
-def test_a_shard_may_be_empty_and_inferencers_measure_all_of_the_data(launch):
+def test_inferencers_measure_all_of_the_data_even_if_a_shard_is_empty(launch):
     def infer():
         import torch
 
@@ -112,7 +112,7 @@ def test_a_shard_may_be_empty_and_inferencers_measure_all_of_the_data(launch):
     assert second[3] is None
 
 
-def test_metrics_of_a_runner_are_those_of_all_processes(launch):
+def test_metrics_of_a_runner_cover_the_data_of_all_ranks(launch):
     def fit():
         import torch
 
@@ -142,7 +142,7 @@ def test_metrics_of_a_runner_are_those_of_all_processes(launch):
     assert launch(fit).results == [{"share": 0.6, "mean": 3.0}] * 2
 
 
-def test_one_process_needs_no_team():
+def test_collective_calls_work_in_a_single_process():
     with Loop([]) as run:
         assert run.reduce(3, "mean") == 3.0
         assert run.agree(True) is True

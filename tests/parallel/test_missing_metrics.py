@@ -15,7 +15,7 @@ import pytest
         ("chief", "chief", "other", ["MissingMetric", 3]),
     ],
 )
-def test_all_processes_decide_alike(launch, reader_ranks, writer_ranks, metric, result):
+def test_all_ranks_agree_whether_a_metric_is_missing(launch, reader_ranks, writer_ranks, metric, result):
     def train(reader_ranks, writer_ranks, metric):
         from hookpoint import Callback, Every, Loop
 
@@ -42,7 +42,7 @@ def test_all_processes_decide_alike(launch, reader_ranks, writer_ranks, metric, 
     assert outcome.results == [result, result], outcome.printed
 
 
-def test_a_fit_refuses_an_unknown_metric_on_all_of_them(launch):
+def test_fit_raises_for_an_unknown_metric_on_all_ranks(launch):
     def train():
         import torch
 

@@ -1,9 +1,9 @@
-"""What a Runner on multiple ranks refuses before any rank waits forever, and how it handles ranks that differ."""
+"""Mistakes that a Runner on multiple ranks rejects before any rank waits forever, and differences that it accepts."""
 
 from __future__ import annotations
 
 
-def test_what_would_be_waited_for_in_vain_or_trained_on_twice_is_refused(launch):
+def test_unsupported_setups_raise_instead_of_waiting_forever(launch):
     def fit():
         import os
 
@@ -65,7 +65,7 @@ def test_what_would_be_waited_for_in_vain_or_trained_on_twice_is_refused(launch)
     assert first["val"].startswith("BadStrategy: the ranks have different validation data: 33 samples")
 
 
-def test_processes_that_differ(launch):
+def test_ranks_may_differ_in_what_they_evaluate(launch):
     def fit():
         import os
 

@@ -7,7 +7,7 @@ import pytest
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 
-def test_all_processes_raise_at_the_same_step_and_bad_losses_of_one_end_no_run(launch):
+def test_a_run_ends_only_if_the_losses_of_all_ranks_are_not_finite(launch):
     def fit(bad_ranks):
         import torch
         from torch import nn
@@ -40,7 +40,7 @@ def test_all_processes_raise_at_the_same_step_and_bad_losses_of_one_end_no_run(l
 
 
 @pytest.mark.parametrize("strategy", ["Sharded", "PipelineParallel"])
-def test_what_one_process_has_of_the_optimizers_state_is_checked_there(launch, tmp_path, strategy):
+def test_each_rank_checks_its_part_of_the_optimizer_state(launch, tmp_path, strategy):
     def fit(workdir, strategy):
         import torch
         from torch import nn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def test_a_users_own_loop_with_ddp_trains_as_without_us_and_saves_once(launch):
+def test_a_custom_loop_with_ddp_trains_like_a_bare_loop_and_saves_once(launch):
     def train():
         import torch
         from torch.nn.parallel import DistributedDataParallel
@@ -61,7 +61,7 @@ def test_a_users_own_loop_with_ddp_trains_as_without_us_and_saves_once(launch):
 
     first, second = launch(train).results
     assert first[:3] == second[:3] == [True, 16, ["step-00000008", "step-00000016"]]
-    assert first[3] == 6  # log steps 4, 8, 12 and 16, and two epochs: written by one of them only
+    assert first[3] == 6  # log steps 4, 8, 12 and 16, and two epochs: written by one rank only
     assert first[4] == second[4]
 
 
@@ -81,7 +81,7 @@ def test_only_the_chief_prints(launch):
     assert outcome.printed.count("epoch 1") == 1, outcome.printed
 
 
-def test_a_schedule_of_time_is_due_at_the_same_step_everywhere(launch):
+def test_a_time_schedule_fires_at_the_same_step_on_all_ranks(launch):
     def timed():
         import time
 
@@ -92,7 +92,7 @@ def test_a_schedule_of_time_is_due_at_the_same_step_everywhere(launch):
         steps = []
         note = LambdaCallback(on_trigger=lambda run: steps.append([run.iteration, run.reduce(run.iteration, "max")]))
         with Loop([note.when(Every(seconds=0.05))], extra_callbacks=[], monitors=[]) as run:
-            time.sleep(0.1 * run.rank)  # one of them is late
+            time.sleep(0.1 * run.rank)  # one rank is late
             for _ in run.epochs(1):
                 for _ in run.batches(range(100)):
                     time.sleep(0.003)
@@ -104,7 +104,7 @@ def test_a_schedule_of_time_is_due_at_the_same_step_everywhere(launch):
     assert all(mine == largest for mine, largest in first[0])
 
 
-def test_a_save_that_one_rank_asks_for_and_one_by_a_signal(launch):
+def test_a_save_requested_on_one_rank_or_by_a_signal_runs_on_all_ranks(launch):
     def save():
         import os
         import signal

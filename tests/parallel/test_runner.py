@@ -143,7 +143,7 @@ def many_things(strategy):
 
 
 @pytest.mark.parametrize("strategy", ["data", "sharded"])
-def test_a_runner_in_two_processes(launch, strategy):
+def test_a_runner_trains_validates_and_predicts_on_two_ranks(launch, strategy):
     first, second = launch(many_things, strategy=strategy).results
     both = first, second
 

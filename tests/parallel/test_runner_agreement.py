@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def test_a_runner_skips_stops_and_schedules_alike(launch):
+def test_skips_stops_and_schedules_are_the_same_on_all_ranks(launch):
     def fit():
         import torch
 

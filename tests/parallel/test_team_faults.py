@@ -18,7 +18,7 @@ FULL = os.environ.get("HOOKPOINT_FAULTS") == "all"
 SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics", "scalars")
 
 
-def test_a_failed_save_is_known_to_all_at_once(launch, tmp_path):
+def test_a_failed_save_is_reported_on_all_ranks_at_once(launch, tmp_path):
     def fail(folder):
         import errno
         import time
@@ -103,7 +103,7 @@ def test_a_failed_save_is_known_to_all_at_once(launch, tmp_path):
     assert verify(tmp_path / "once").ok
 
 
-def test_a_save_for_which_one_process_has_no_memory_fails_on_all_and_they_train_on(launch, tmp_path):
+def test_a_save_without_memory_on_one_rank_fails_on_all_and_training_continues(launch, tmp_path):
     def hungry(folder):
         import subject
         from subject import RANK
@@ -129,7 +129,7 @@ def test_a_save_for_which_one_process_has_no_memory_fails_on_all_and_they_train_
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_crash_loop_of_one_process_is_refused_on_all(rank, launch, tmp_path):
+def test_a_crash_loop_of_one_rank_is_rejected_on_all_ranks(rank, launch, tmp_path):
     def crash(folder, rank):
         import os
 
@@ -160,7 +160,7 @@ def test_a_crash_loop_of_one_process_is_refused_on_all(rank, launch, tmp_path):
     assert "2 x epoch 1, iteration 5, step 5: " in refused[1]
 
 
-def test_a_signal_to_one_process_stops_all_with_a_checkpoint(launch, tmp_path):
+def test_a_signal_to_one_rank_stops_all_ranks_with_a_checkpoint(launch, tmp_path):
     def stop(folder):
         import os
         import signal
@@ -189,7 +189,7 @@ def test_a_signal_to_one_process_stops_all_with_a_checkpoint(launch, tmp_path):
         assert [name for name in SAME if result["whole"][name] != result["resumed"][name]] == []
 
 
-def test_processes_that_are_started_again_after_a_kill_go_on_bit_for_bit(launch, tmp_path):
+def test_a_run_restarted_after_a_kill_resumes_bit_for_bit(launch, tmp_path):
     from torch.distributed import TCPStore
 
     def killed(folder, kills):
@@ -221,7 +221,7 @@ def test_processes_that_are_started_again_after_a_kill_go_on_bit_for_bit(launch,
 
 
 @pytest.mark.timeout(400)
-def test_another_number_of_processes_goes_on_with_every_sample_once(launch, sample, tmp_path):
+def test_a_different_number_of_ranks_resumes_with_every_sample_once(launch, sample, tmp_path):
     def begin(folder, kinds, stop_at):
         from subject import Ledger, train
 
@@ -252,8 +252,8 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, samp
                 epoch, *samples = map(int, line.strip("[]").split(","))
                 seen[epoch].update(samples)
             assert sorted(seen) == list(range(1, epochs + 1))
-            assert seen[1] == Counter(range(44)), (folder, kind, seen)  # the epoch that both runs took part in
-            # DistributedSampler repeats samples until all ranks have as many; sharded data does not.
+            assert seen[1] == Counter(range(44)), (folder, kind, seen)  # the epoch shared by both runs
+            # DistributedSampler repeats samples until all ranks have the same number; sharded data does not.
             more = -44 % ranks if kind == "loop" else 0
             for epoch in range(2, epochs + 1):
                 assert set(seen[epoch]) == set(range(44)), (folder, kind, seen)
@@ -272,11 +272,11 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, samp
         (one, 2, 1, sample(["data"], every)),
         (three, 3, 2, sample(["data", "loop"], every)),
     ):
-        # In your own loop a step has two batches: the last epochs of three have fewer steps.
+        # In the custom loop a step has two batches, so the last epochs on three ranks have fewer steps.
         outcome = launch(go_on, ranks=ranks, folder=str(folder), kinds=kinds, stop_at=3, epochs=epochs)
         results = outcome.results
         line = f"is resumed by {ranks}: from here on, the run is not bitwise identical"
-        assert outcome.printed.count(line) == len(kinds)  # the chief says it, once
+        assert outcome.printed.count(line) == len(kinds)  # only the chief logs it, once
         every_sample_once(folder, kinds, ranks, epochs)
         for kind in kinds:
             assert all("allow_world_change=True" in result[f"{kind} refused"] for result in results)
@@ -290,7 +290,7 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, samp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(20 if FULL else 2))
-def test_a_killed_process_is_restarted_and_the_run_ends_as_if_nothing_had_happened(launch, tmp_path, number, whole):
+def test_a_run_with_killed_ranks_restarts_and_ends_with_the_same_result(launch, tmp_path, number, whole):
     kind = ("data", "sharded")[number % 2]
     pids, workdir = tmp_path / "pids", tmp_path / "run"
     pids.mkdir()
@@ -298,7 +298,7 @@ def test_a_killed_process_is_restarted_and_the_run_ends_as_if_nothing_had_happen
     killed = []
 
     def kill():
-        """Kill one of the ranks at a random time after its begin, once or twice."""
+        """Kill one of the ranks at a random time after it has started, once or twice."""
         for _ in range(chance.choice((1, 2))):
             victim, seen = pids / f"rank{chance.randrange(2)}", set(killed)
             while not is_over.wait(0.005):

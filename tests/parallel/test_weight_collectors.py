@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 
-def test_the_chief_evaluates_while_others_wait_and_split_models_are_refused(launch, tmp_path):
+def test_the_chief_evaluates_while_others_wait_and_split_models_raise(launch, tmp_path):
     def check(folder):
         import time
         from pathlib import Path

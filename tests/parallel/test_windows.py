@@ -1,9 +1,9 @@
-"""Callbacks with a step schedule read the same on all ranks: global means, one log step late."""
+"""Callbacks with a step schedule read the same values on all ranks: global means, one log step late."""
 
 from __future__ import annotations
 
 
-def test_all_values_count_one_log_step_late_as_means_of_all_processes(launch):
+def test_values_are_means_over_all_ranks_and_arrive_one_log_step_late(launch):
     def reads():
         from hookpoint import Every, Loop
         from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
@@ -26,13 +26,13 @@ def test_all_values_count_one_log_step_late_as_means_of_all_processes(launch):
         return [everywhere.seen, chief.seen]
 
     first, second = launch(reads).results
-    mean = [step + 7.5 for step in range(7)]  # of samples: one of the first process, three of the second
+    mean = [step + 7.5 for step in range(7)]  # over samples: one on rank 0, three on rank 1
     assert first[0] == second[0] == [[4, (mean[0] + mean[1]) / 2], [6, (mean[2] + mean[3]) / 2]]
     assert first[1] == [[4, (mean[0] + mean[1]) / 2], [7, sum(mean[2:]) / 5]]
     assert second[1] == []
 
 
-def test_verdicts_and_saves_agree_though_the_values_of_processes_differ(launch, tmp_path):
+def test_verdicts_and_saves_agree_even_if_values_differ_between_ranks(launch, tmp_path):
     def decides(workdir):
         import torch
 
@@ -57,7 +57,7 @@ def test_verdicts_and_saves_agree_though_the_values_of_processes_differ(launch, 
     assert first == second == [14, -5.0, -4.0, 6.0]
 
 
-def test_a_team_that_is_killed_sees_the_same_bits_when_it_resumes(launch, tmp_path):
+def test_a_resumed_run_sees_bitwise_identical_values(launch, tmp_path):
     def trains(workdir, kill_at=None):
         import random
 

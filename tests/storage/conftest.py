@@ -1,4 +1,4 @@
-"""What the tests of files share."""
+"""Fixtures for the storage tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hookpoint.storage.disk._fs_calls import intercepted
 
 @pytest.fixture(scope="session")
 def same():
-    """Say whether two trees are equal to the last bit: types, order of keys, floats, tensors and arrays included."""
+    """Compare two trees bit for bit, including types, order of keys, floats, tensors and arrays."""
     return _same
 
 
@@ -51,7 +51,7 @@ def _bytes_of(tensor):
 
 @pytest.fixture
 def opened(tmp_path):
-    """Return a store of `tmp_path / "run"`, or of another workdir, that is open, and close it in the end."""
+    """Open a store of `tmp_path / "run"`, or of another workdir, and close it after the test."""
     stores = []
 
     def open_store(resume="auto", identity=None, workdir=tmp_path / "run"):
@@ -67,7 +67,7 @@ def opened(tmp_path):
 
 @pytest.fixture
 def write():
-    """Write a state and return its Saved, or None where it is still being written."""
+    """Write a state and return its Saved, or None if it is still being written."""
 
     def go(store, step, *, elapsed=0.0, in_background=False, state=None, **tags):
         given = {tag.replace("_", "-"): keep for tag, keep in tags.items()} or {"mine": None}
@@ -79,7 +79,7 @@ def write():
 
 @pytest.fixture
 def names(tmp_path):
-    """Return what is in the checkpoints folder, hidden names included; nothing where there is none."""
+    """List the checkpoints folder, including hidden names; the list is empty without a folder."""
 
     def go(folder=tmp_path / "run" / "checkpoints"):
         return sorted(os.listdir(folder)) if folder.exists() else []
@@ -89,7 +89,7 @@ def names(tmp_path):
 
 @pytest.fixture
 def failing():
-    """Make operations fail: the n-th that `select` takes, or all from the n-th on. The block gets the list of all it took."""
+    """Make the n-th operation that `select` matches fail, or all from the n-th on; yield the list of all matches."""
 
     @contextmanager
     def go(at, error=errno.ENOSPC, select=lambda operation: operation.changes, lasting=False):
@@ -110,7 +110,7 @@ def failing():
 
 @pytest.fixture
 def flip():
-    """Change bits of one byte of a file; a negative number counts from its end."""
+    """Change bits of one byte of a file; a negative position counts from the end."""
 
     def go(path, at, bits=0xFF):
         data = bytearray(path.read_bytes())
@@ -122,7 +122,7 @@ def flip():
 
 @pytest.fixture(scope="session")
 def python():
-    """Run a program in a Python of its own, with warnings as errors; return the lines it prints. `silent`: none to stderr."""
+    """Run a program in a separate Python, with warnings as errors; return its output lines. `silent`: fail on stderr output."""
 
     def run(program, *arguments, silent=False):
         command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]

@@ -23,7 +23,7 @@ from hookpoint.storage.retention import KeepNewest
 
 @pytest.fixture
 def gate():
-    """Hold back every writing of a manifest until `gate.set()`."""
+    """Block every write of a manifest until `gate.set()`."""
     event = threading.Event()
 
     def by(operation, proceed):
@@ -40,13 +40,13 @@ def manifest(saved):
     return json.loads((Path(saved.path) / "manifest.json").read_text())
 
 
-def test_it_is_a_store_that_a_run_is_resumed_from(tmp_path):
+def test_a_checkpoint_store_is_a_resumable_store(tmp_path):
     store: ResumableStore = CheckpointStore(tmp_path)
     small: Store = store
     assert small is store
 
 
-def test_a_save_says_where_it_is_and_what_it_is(opened, write, tmp_path, same):
+def test_a_save_returns_its_path_and_writes_a_manifest(opened, write, tmp_path, same):
     store = opened(identity={"seed": 3})
     state = {"clocks": {"step": 1200, "epoch": 2}, "callbacks": {}}
     saved = write(store, 1200, elapsed=12.5, state=state, last=None, mine=None)
@@ -65,13 +65,13 @@ def test_a_save_says_where_it_is_and_what_it_is(opened, write, tmp_path, same):
     }
 
 
-def test_the_small_protocol_returns_the_path(opened):
+def test_save_returns_the_path(opened):
     path = opened().save({"clocks": {"elapsed": 2.5}}, step=3, tags=["a"])
     assert path.name == "step-00000003"
     assert json.loads((path / "manifest.json").read_text())["elapsed"] == 2.5
 
 
-def test_a_second_save_of_a_step_stands_beside_the_first(opened, write, names):
+def test_a_second_save_of_a_step_gets_its_own_folder(opened, write, names):
     store = opened()
     for _ in range(3):
         write(store, 5)
@@ -79,7 +79,7 @@ def test_a_second_save_of_a_step_stands_beside_the_first(opened, write, names):
     assert os.readlink(store.workdir / "checkpoints" / "last") == "step-00000005-3"
 
 
-def test_hostile_tags_are_never_paths(opened, write, tmp_path):
+def test_hostile_tags_never_become_paths(opened, write, tmp_path):
     store = opened()
     for step, tag in enumerate(["../../evil", "best-../../evil", "best-" + "x" * 500, "best-\n", ""]):
         store.write({}, step=step, elapsed=0.0, request=Request({tag: None}, in_background=False))
@@ -88,7 +88,7 @@ def test_hostile_tags_are_never_paths(opened, write, tmp_path):
     assert len([name for name in os.listdir(tmp_path / "run" / "checkpoints") if name.startswith("best-")]) == 3
 
 
-def test_an_odd_value_is_refused_by_its_place_and_nothing_is_written(opened, write, names):
+def test_an_unsupported_value_raises_and_nothing_is_written(opened, write, names):
     store = opened()
     for in_background in (False, True):
         with pytest.raises(NotSaveable, match=r"^callbacks\['Mine'\] is an object;"):
@@ -99,7 +99,7 @@ def test_an_odd_value_is_refused_by_its_place_and_nothing_is_written(opened, wri
     assert names() == []
 
 
-def test_a_store_is_used_between_open_and_close(tmp_path, write):
+def test_a_store_can_be_used_only_between_open_and_close(tmp_path, write):
     store = CheckpointStore(tmp_path)
     store.close()
     with pytest.raises(OutsideRun, match="is not open"):
@@ -112,7 +112,7 @@ def test_a_store_is_used_between_open_and_close(tmp_path, write):
         store.save({}, step=2, tags=[])
 
 
-def test_a_second_store_of_a_workdir_is_refused_until_the_first_is_closed(opened, write, tmp_path):
+def test_a_second_store_of_a_workdir_raises_until_the_first_is_closed(opened, write, tmp_path):
     first = opened()
     before = sorted(os.listdir(first.workdir))
     with pytest.raises(WorkdirInUse):
@@ -135,7 +135,7 @@ def test_weights_that_are_not_finite_are_never_saved(in_background, opened, writ
     assert names() == []
 
 
-def test_what_must_be_finite_is_not_part_of_the_state(opened, write):
+def test_the_list_of_finite_tensors_is_not_saved_with_the_state(opened, write):
     state = {"parts": {"model": {"w": torch.ones(1), "mask": torch.tensor(-math.inf)}}, "finite": {"model": ["w"]}}
     saved = write(opened(), 1, state=state)
     assert "finite" not in read_checkpoint(saved.path).state
@@ -145,7 +145,7 @@ def test_what_must_be_finite_is_not_part_of_the_state(opened, write):
 # In the background
 
 
-def test_training_goes_on_while_the_background_writes_what_was(opened, write, gate, same):
+def test_a_background_save_is_not_affected_by_later_changes(opened, write, gate, same):
     store = opened()
     weight, moments, steps = torch.ones(1000), torch.zeros(1000), [1]
     state = {"parts": {"model": {"w": weight}, "optimizer": {0: {"m": moments}}}, "callbacks": {"Mine": steps}}
@@ -167,7 +167,7 @@ def test_training_goes_on_while_the_background_writes_what_was(opened, write, ga
     assert store.collect(wait=True) == []
 
 
-def test_without_memory_for_a_copy_the_save_is_synchronous_and_one_line_says_so(opened, write, tmp_path, monkeypatch, caplog):
+def test_a_background_save_without_memory_for_a_copy_is_synchronous(opened, write, tmp_path, monkeypatch, caplog):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 24000000 kB\nMemAvailable:        8 kB\n")
     monkeypatch.setattr(available_memory, "MEMINFO", meminfo)
@@ -185,7 +185,7 @@ def test_a_second_background_save_waits_for_the_first(opened, write, names, gate
     assert [saved.step for saved in store.collect(wait=True)] == [1, 2, 3]
 
 
-def test_an_error_of_the_background_is_raised_once(opened, write, failing, names):
+def test_an_error_in_a_background_save_is_raised_once(opened, write, failing, names):
     store = opened()
     with failing(3):
         assert write(store, 1, in_background=True) is None
@@ -197,7 +197,7 @@ def test_an_error_of_the_background_is_raised_once(opened, write, failing, names
     assert write(store, 2) is not None
 
 
-def test_an_error_hides_no_save_before_it(opened, write, failing):
+def test_an_error_does_not_hide_the_save_before_it(opened, write, failing):
     store = opened()
     write(store, 1, in_background=True)
     store._background.wait()
@@ -208,7 +208,7 @@ def test_an_error_hides_no_save_before_it(opened, write, failing):
     assert [saved.step for saved in store.collect()] == [1]
 
 
-def test_an_error_that_nobody_asked_for_is_logged_when_it_closes(opened, write, failing, caplog):
+def test_an_error_that_was_not_collected_is_logged_on_close(opened, write, failing, caplog):
     store = opened()
     with failing(3):
         write(store, 1, in_background=True)
@@ -217,7 +217,7 @@ def test_an_error_that_nobody_asked_for_is_logged_when_it_closes(opened, write, 
     assert "No space left on device" in caplog.text
 
 
-def test_closing_waits_for_the_background(opened, write, names, gate):
+def test_closing_waits_for_the_background_save(opened, write, names, gate):
     store = opened()
     write(store, 1, in_background=True)
     threading.Timer(0.2, gate.set).start()
@@ -246,7 +246,7 @@ store.write({{"a": 1}}, step=1, elapsed=0.0, request=Request({{"mine": None}}))
     assert read_checkpoint(tmp_path / "checkpoints" / "step-00000001").state == {"a": 1}
 
 
-# Which stay
+# Retention
 
 
 def steps(store):
@@ -254,7 +254,7 @@ def steps(store):
     return [int(name[5:]) for name in sorted(os.listdir(folder)) if name.startswith("step-")]
 
 
-def test_what_its_rule_does_not_keep_goes(opened, write, names):
+def test_checkpoints_that_no_rule_keeps_are_deleted(opened, write, names):
     store = opened()
     for step in range(1, 7):
         write(store, step, last=KeepNewest(3))
@@ -262,7 +262,7 @@ def test_what_its_rule_does_not_keep_goes(opened, write, names):
     assert names() == ["last", "step-00000004", "step-00000005", "step-00000006"]
 
 
-def test_a_tag_without_a_rule_keeps_for_ever(opened, write):
+def test_a_tag_without_a_rule_keeps_its_checkpoints_forever(opened, write):
     store = opened()
     write(store, 1, manual=None)
     write(store, 2, manual=None, last=KeepNewest(1))
@@ -271,7 +271,7 @@ def test_a_tag_without_a_rule_keeps_for_ever(opened, write):
     assert steps(store) == [1, 2, 5, 6]
 
 
-def test_each_tag_has_a_say(opened, write):
+def test_a_checkpoint_stays_if_the_rule_of_any_tag_keeps_it(opened, write):
     store = opened()
     for step in range(1, 9):
         tags = {"last": KeepNewest(1)} | ({"best_x": KeepNewest(2)} if step in (1, 3, 4) else {})
@@ -280,14 +280,14 @@ def test_each_tag_has_a_say(opened, write):
 
 
 @pytest.mark.parametrize("tag", ["signal", "stop", "end"])
-def test_what_was_saved_to_go_on_from_goes_when_nobody_else_wants_it(tag, opened, write):
+def test_checkpoints_saved_only_to_resume_are_deleted_later(tag, opened, write):
     store = opened()
     for step in range(1, 4):
         write(store, step, **{tag: None})
     assert steps(store) == [2, 3]
 
 
-def test_the_two_newest_to_go_on_from_are_never_deleted(opened, write):
+def test_the_two_newest_resumable_checkpoints_are_never_deleted(opened, write):
     store = opened()
     for step in range(1, 4):
         write(store, step, last=lambda kept: [])
@@ -296,7 +296,7 @@ def test_the_two_newest_to_go_on_from_are_never_deleted(opened, write):
     assert steps(store) == [3, 4, 5]
 
 
-def test_rules_hold_for_what_earlier_runs_saved_once_they_are_known(opened, write):
+def test_rules_apply_to_checkpoints_of_earlier_starts_once_they_are_known(opened, write):
     store = opened()
     for step in (1, 2, 3):
         write(store, step, last=KeepNewest(5))
@@ -308,7 +308,7 @@ def test_rules_hold_for_what_earlier_runs_saved_once_they_are_known(opened, writ
     assert steps(store) == [4, 5]
 
 
-def test_savers_that_do_not_ask_this_time_have_a_say_too(opened):
+def test_rules_apply_even_if_their_saver_does_not_save_this_time(opened):
     store = opened()
     for step in range(1, 6):
         tags = {"a": None} if step < 3 else {"b": None}
@@ -317,7 +317,7 @@ def test_savers_that_do_not_ask_this_time_have_a_say_too(opened):
     assert steps(store) == [2, 4, 5]
 
 
-def test_one_without_tags_stays(opened, write):
+def test_a_checkpoint_without_tags_is_kept(opened, write):
     store = opened()
     store.save({}, step=1, tags=[])
     for step in (2, 3, 4):
@@ -325,7 +325,7 @@ def test_one_without_tags_stays(opened, write):
     assert steps(store) == [1, 3, 4]
 
 
-def test_a_rule_sees_steps_and_times_the_oldest_first(opened, write):
+def test_a_rule_gets_steps_and_times_oldest_first(opened, write):
     seen = []
 
     def rule(kept):
@@ -338,7 +338,7 @@ def test_a_rule_sees_steps_and_times_the_oldest_first(opened, write):
     assert seen[-1] == [("step-00000009", 9, 4.5), ("step-00000010", 10, 5.0)]
 
 
-def test_a_rule_that_fails_deletes_nothing_and_fails_nothing(opened, write, caplog):
+def test_a_rule_that_fails_deletes_nothing_and_the_save_succeeds(opened, write, caplog):
     store = opened()
     for step in range(1, 5):
         write(store, step, last=lambda kept: 1 / 0)
@@ -347,7 +347,7 @@ def test_a_rule_that_fails_deletes_nothing_and_fails_nothing(opened, write, capl
 
 
 @pytest.mark.parametrize("operation", ["rename", "unlink", "rmdir"])
-def test_a_deletion_that_fails_is_told_and_leaves_nothing_half_deleted(operation, opened, write, failing, caplog):
+def test_a_failed_deletion_is_logged_and_leaves_nothing_half_deleted(operation, opened, write, failing, caplog):
     store = opened()
     for step in (1, 2):
         write(store, step, last=KeepNewest(1))
@@ -365,7 +365,7 @@ def test_a_deletion_that_fails_is_told_and_leaves_nothing_half_deleted(operation
     assert [name for name in os.listdir(store.workdir / "checkpoints") if name.startswith(".")] == []
 
 
-def test_what_is_deleted_is_hidden_for_good_first(opened, write, failing):
+def test_a_checkpoint_is_renamed_and_synced_before_it_is_deleted(opened, write, failing):
     store = opened()
     for step in (1, 2):
         write(store, step, last=KeepNewest(1))
@@ -399,7 +399,7 @@ def test_a_large_checkpoint_is_deleted_while_training_continues(opened, write, m
     assert (steps(store), hidden()) == ([3, 4], [])
 
 
-def test_nothing_is_deleted_before_the_new_one_was_read_back(opened, write, flip, caplog):
+def test_nothing_is_deleted_before_the_new_checkpoint_is_read_back(opened, write, flip, caplog):
     store = opened()
     for step in (1, 2):
         write(store, step, last=KeepNewest(1))
@@ -417,10 +417,10 @@ def test_nothing_is_deleted_before_the_new_one_was_read_back(opened, write, flip
     assert (store.workdir / "checkpoints" / "damaged-step-00000003").exists()
 
 
-# Whatever fails
+# Failures
 
 
-def test_at_whichever_operation_a_save_fails_there_is_a_good_one_to_go_on_from(tmp_path, failing, write):
+def test_a_save_that_fails_at_any_operation_leaves_a_good_checkpoint(tmp_path, failing, write):
     state = {"parts": {"model": {"w": torch.ones(10)}}}
 
     def prepared(name):
@@ -451,7 +451,7 @@ def test_at_whichever_operation_a_save_fails_there_is_a_good_one_to_go_on_from(t
         read_checkpoint(found.parent / "best-x")
 
 
-def test_a_checkpoints_folder_that_is_gone_is_made_again(opened, write, names):
+def test_a_missing_checkpoints_folder_is_created_again(opened, write, names):
     store = opened()
     write(store, 1)
     shutil.rmtree(store.workdir / "checkpoints")

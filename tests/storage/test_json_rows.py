@@ -12,7 +12,7 @@ from hookpoint.storage.json_rows import read_scalars
 
 @pytest.fixture
 def path(train, tmp_path):
-    """A file with three rows."""
+    """Write a file with three rows; return its path."""
     train([JSONWriter()], batches=4, step=lambda run, batch: run.log(loss=batch), workdir=tmp_path, log_every=2)
     return tmp_path / "scalars.jsonl"
 
@@ -25,13 +25,13 @@ def test_rows_are_in_order(path):
     ]
 
 
-def test_a_torn_last_line_is_left_out(path):
+def test_a_torn_last_line_is_ignored(path):
     whole = read_scalars(path)
     path.write_bytes(path.read_bytes() + b'{"step": 9, "epo')
     assert read_scalars(path) == whole
 
 
-def test_a_line_in_the_middle_that_is_not_json_is_named(tmp_path):
+def test_an_invalid_line_in_the_middle_raises_with_its_number(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text('{"step": 1}\nhello\n{"step": 2}\n')
     with pytest.raises(ValueError, match=r"scalars.jsonl, line 2 is not valid JSON"):

@@ -38,12 +38,12 @@ def hops(workdir):
     ]
 
 
-def test_a_new_run_has_none(tmp_path):
+def test_a_new_run_has_no_lineage(tmp_path):
     fit(tmp_path / "new")
     assert "lineage" not in facts_of(tmp_path / "new")
 
 
-def test_a_resumed_run_names_its_checkpoints_and_a_new_start_forgets_them(tmp_path):
+def test_a_resumed_run_lists_its_checkpoints_until_a_new_start(tmp_path):
     for epochs in (1, 2, 3):
         fit(tmp_path, epochs, name="mine")
     assert hops(tmp_path) == [("resume", "mine", "step-00000002", 1), ("resume", "mine", "step-00000004", 2)]
@@ -54,7 +54,7 @@ def test_a_resumed_run_names_its_checkpoints_and_a_new_start_forgets_them(tmp_pa
     assert hops(tmp_path) == []
 
 
-def test_the_chain_goes_through_weights_and_other_workdirs_even_after_these_are_gone(tmp_path):
+def test_the_lineage_follows_weights_and_workdirs_even_if_they_are_gone(tmp_path):
     fit(tmp_path / "first", name="first")
     fit(tmp_path / "first", 2, name="first")
     weights = hookpoint.load_weights(tmp_path / "first")
@@ -72,7 +72,7 @@ def test_the_chain_goes_through_weights_and_other_workdirs_even_after_these_are_
     assert ids[0] == ids[1] != ids[2] == facts_of(tmp_path / "second")["id"]
 
 
-def test_the_weights_are_those_of_the_file_and_are_named_only_at_the_first_start(tmp_path):
+def test_init_weights_are_recorded_only_at_the_first_start(tmp_path):
     fit(tmp_path / "first", callbacks=[SwapEMAWeights(0.5)])
     checkpoint = tmp_path / "first" / "checkpoints" / "step-00000002"
     manifest = json.loads((checkpoint / "manifest.json").read_text())
@@ -86,7 +86,7 @@ def test_the_weights_are_those_of_the_file_and_are_named_only_at_the_first_start
         assert resumed["kind"] == "resume"
 
 
-def test_weights_of_unknown_origin(tmp_path):
+def test_weights_of_unknown_origin_are_recorded_without_a_run(tmp_path):
     fit(tmp_path / "plain", init_weights=nn.Linear(4, 1).state_dict())
     assert facts_of(tmp_path / "plain")["lineage"] == [
         {"kind": "weights", "tensors": 2, "at": facts_of(tmp_path / "plain")["started"]}
@@ -113,7 +113,7 @@ def test_loaded_weights_can_be_saved_and_loaded_safely(tmp_path):
 
 
 @pytest.mark.parametrize("junk", [None, 3, "x", {}, [3], [{}], [{"kind": "other"}], [{"kind": ["resume"]}]])
-def test_what_makes_no_sense_is_ignored(junk):
+def test_invalid_entries_are_ignored(junk):
     assert valid(junk) == []
 
 
@@ -135,7 +135,7 @@ def test_a_long_lineage_keeps_every_run_but_not_all_of_its_resumes():
 # Data
 
 
-def test_the_data_of_a_runner_is_known_when_it_begins(tmp_path):
+def test_the_data_of_a_runner_is_recorded_when_the_run_begins(tmp_path):
     class Looks(hookpoint.Callback):
         def on_run_begin(self, run):
             self.found = facts_of(tmp_path)["data"]
@@ -156,7 +156,7 @@ def test_the_data_of_a_runner_is_known_when_it_begins(tmp_path):
     }
 
 
-def test_the_data_of_a_loop_is_known_when_its_first_pass_begins(tmp_path):
+def test_the_data_of_a_loop_is_recorded_when_its_first_pass_begins(tmp_path):
     with Loop(workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         assert "data" not in facts_of(tmp_path)
         for _ in run.epochs(1):

@@ -23,14 +23,14 @@ def same_weights(one, other):
 
 
 @pytest.mark.parametrize("path", ["", "checkpoints", "checkpoints/last", "checkpoints/step-00000006"])
-def test_averages_are_found_where_weights_are(path, tmp_path):
+def test_averages_are_loaded_from_the_same_paths_as_weights(path, tmp_path):
     ema = SwapEMAWeights(0.5)
     model = fit(tmp_path, ema)
     assert same_weights(load_weights(tmp_path / path, averaged=True), ema.weights())
     assert same_weights(load_weights(tmp_path / path), model.state_dict())
 
 
-def test_of_several_one_is_named(tmp_path):
+def test_one_of_several_averages_is_chosen_by_name(tmp_path):
     slow, fast = SwapEMAWeights(0.9, name="slow"), SwapEMAWeights(0.5, name="fast")
     fit(tmp_path, slow, fast)
     assert same_weights(load_weights(tmp_path, averaged="slow"), slow.weights())
@@ -41,7 +41,7 @@ def test_of_several_one_is_named(tmp_path):
         load_weights(tmp_path, averaged="SwapEMAWeights")
 
 
-def test_where_there_are_none_it_says_so(tmp_path):
+def test_missing_averages_raise(tmp_path):
     fit(tmp_path / "plain")
     with pytest.raises(CannotResume, match=r"has no averages.\n  leave"):
         load_weights(tmp_path / "plain", averaged=True)
@@ -52,7 +52,7 @@ def test_where_there_are_none_it_says_so(tmp_path):
         load_weights(tmp_path / "plain" / "checkpoints" / "last" / "model.safetensors", averaged=True)
 
 
-def test_tied_weights_types_and_what_is_frozen(tmp_path):
+def test_averages_include_tied_and_frozen_weights(tmp_path):
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2), nn.Linear(2, 1))
     model[1].weight = model[0].weight
     model[2].requires_grad_(False)
@@ -63,7 +63,7 @@ def test_tied_weights_types_and_what_is_frozen(tmp_path):
     assert torch.equal(found["0.weight"], found["1.weight"])
 
 
-def test_a_mapping_for_each_of_several_models(tmp_path):
+def test_averages_of_several_models_are_loaded_by_model(tmp_path):
     models = {"one": nn.Linear(1, 1), "two": nn.Linear(1, 1)}
     optimizer = torch.optim.SGD([*models["one"].parameters(), *models["two"].parameters()], lr=0.1)
     ema = SwapEMAWeights(0.5)

@@ -19,20 +19,20 @@ def steps(kept):
     return [one.step for one in kept]
 
 
-def test_the_newest_are_kept():
+def test_keep_newest_keeps_the_newest():
     assert steps(KeepNewest(2)(checkpoints(1, 2, 3))) == [2, 3]
     assert steps(KeepNewest(5)(checkpoints(1, 2, 3))) == [1, 2, 3]
     assert steps(KeepNewest(1)([])) == []
 
 
-def test_the_first_of_each_interval_of_training_time_is_kept():
+def test_keep_every_keeps_the_first_of_each_interval_of_training_time():
     kept = checkpoints(50, 70, 110, 119.9, 120, 500, 530, 539)
     assert steps(KeepEvery(1)(kept)) == [1, 2, 5, 6]
     assert steps(KeepEvery(0.5)(kept)) == [1, 2, 3, 5, 6, 7]
     assert steps(KeepEvery(60)(kept)) == [1]
 
 
-def test_before_the_first_interval_is_over_a_rule_that_waits_keeps_none():
+def test_keep_every_with_waits_keeps_none_in_the_first_interval():
     rule = KeepEvery(1, waits=True)
     assert steps(rule([])) == []
     assert steps(rule(checkpoints(10, 50, 59.9))) == []
@@ -40,7 +40,7 @@ def test_before_the_first_interval_is_over_a_rule_that_waits_keeps_none():
     assert repr(rule) == "KeepEvery(minutes=1)"
 
 
-def test_what_any_rule_keeps_is_kept_once_and_in_order():
+def test_keep_any_keeps_the_ordered_union_of_its_rules():
     rule = KeepAny(KeepNewest(2), KeepEvery(1))
     assert steps(rule(checkpoints(61, 62, 63, 64))) == [1, 3, 4]
     assert repr(rule) == "KeepAny(KeepNewest(number=2), KeepEvery(minutes=1))"
@@ -65,17 +65,17 @@ def test_what_any_rule_keeps_is_kept_once_and_in_order():
         ),
     ],
 )
-def test_a_rule_that_cannot_be_meant_is_refused(make, message):
+def test_invalid_rules_raise(make, message):
     with pytest.raises(BadRetention, match=f"^{re.escape(message)}$"):
         make()
 
 
-def test_a_class_is_no_rule():
+def test_a_rule_class_raises():
     with pytest.raises(BadRetention, match="are not rules"):
         KeepAny(KeepNewest)
 
 
-# What holds for every rule and every history
+# Properties of all rules and histories
 
 times = st.lists(st.floats(0, 1e5), max_size=30).map(sorted)
 simple = st.one_of(
@@ -86,7 +86,7 @@ rules = st.one_of(simple, st.lists(simple, min_size=1, max_size=3).map(lambda so
 
 
 @given(rules, times)
-def test_kept_is_a_part_in_order_and_stays_kept_when_the_rest_is_deleted(rule, elapsed):
+def test_kept_checkpoints_stay_kept_after_the_others_are_deleted(rule, elapsed):
     there = checkpoints(*elapsed)
     kept = list(rule(there))
     assert kept == [one for one in there if one in kept]
@@ -94,13 +94,13 @@ def test_kept_is_a_part_in_order_and_stays_kept_when_the_rest_is_deleted(rule, e
 
 
 @given(st.integers(1, 5), st.lists(simple, max_size=2), times)
-def test_the_newest_are_always_kept(number, others, elapsed):
+def test_the_newest_are_kept_in_any_combination_of_rules(number, others, elapsed):
     there = checkpoints(*elapsed)
     assert set(there[-number:]) <= set(KeepAny(KeepNewest(number), *others)(there))
 
 
 @given(st.floats(0.01, 500), st.integers(1, 4), times)
-def test_the_first_of_an_interval_stays_for_ever_as_checkpoints_come_and_go(minutes, number, elapsed):
+def test_deleting_one_by_one_keeps_the_same_checkpoints_as_all_at_once(minutes, number, elapsed):
     rule = KeepAny(KeepNewest(number), KeepEvery(minutes))
     there = []
     for one in checkpoints(*elapsed):

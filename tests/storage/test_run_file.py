@@ -10,7 +10,7 @@ from hookpoint.storage.disk._fs_calls import intercepted
 from hookpoint.storage.run_file import RunFile, read_run_file
 
 
-def test_what_is_known_grows(tmp_path):
+def test_updates_are_merged(tmp_path):
     file = RunFile(tmp_path)
     file.update({"status": "running", "started": "one"})
     file.update({"epochs": 3})
@@ -20,7 +20,7 @@ def test_what_is_known_grows(tmp_path):
     assert read_run_file(tmp_path) == found
 
 
-def test_a_run_that_goes_on_keeps_its_first_start_and_forgets_the_rest(tmp_path):
+def test_a_resumed_run_keeps_only_its_earlier_start_times(tmp_path):
     for start in ("one", "two", "three"):
         RunFile(tmp_path).update({"status": "running", "started": start, f"only of {start}": True})
     assert read_run_file(tmp_path) == {
@@ -32,25 +32,25 @@ def test_a_run_that_goes_on_keeps_its_first_start_and_forgets_the_rest(tmp_path)
     }
 
 
-def test_it_is_for_the_owner_only(tmp_path):
+def test_only_the_owner_can_access_the_run_file(tmp_path):
     RunFile(tmp_path).update({"status": "running"})
     assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"status": 3}', b'{"name": "other program"}', b"null"])
-def test_what_makes_no_sense_is_no_run(tmp_path, content):
+def test_an_invalid_run_file_is_ignored_and_replaced(tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
     assert read_run_file(tmp_path) == {}
     RunFile(tmp_path).update({"status": "running", "started": "now"})
     assert read_run_file(tmp_path)["started"] == "now"
 
 
-def test_no_folder_no_run(tmp_path):
+def test_reading_a_missing_folder_returns_an_empty_dict(tmp_path):
     assert read_run_file(tmp_path / "nothing") == {}
 
 
 @pytest.mark.parametrize("name", ["stat", "open", "read"])
-def test_earlier_starts_that_cannot_be_read_are_not_lost_silently(tmp_path, name, caplog):
+def test_a_warning_is_logged_if_earlier_starts_cannot_be_read(tmp_path, name, caplog):
     RunFile(tmp_path).update({"status": "running", "started": "one"})
 
     def broken(operation, proceed):
@@ -65,7 +65,7 @@ def test_earlier_starts_that_cannot_be_read_are_not_lost_silently(tmp_path, name
 
 
 @pytest.mark.parametrize("fails_at", range(6))
-def test_it_is_there_whole_or_as_it_was(tmp_path, fails_at):
+def test_a_failed_update_leaves_the_old_or_the_new_file(tmp_path, fails_at):
     RunFile(tmp_path).update({"status": "running", "started": "one"})
     before = (tmp_path / "run.json").read_bytes()
     changes = []

@@ -8,13 +8,13 @@ import torch
 from hookpoint import errors, load_weights, save_checkpoint
 
 
-def test_a_file_is_read_back(tmp_path):
+def test_saved_weights_are_read_back(tmp_path):
     model = torch.nn.Linear(2, 1)
     save_checkpoint(model, tmp_path / "0.5.ckpt")
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in load_weights(tmp_path / "0.5.ckpt").items())
 
 
-def test_a_second_save_takes_the_place_of_the_first_and_leaves_nothing_else(tmp_path):
+def test_a_second_save_replaces_the_first(tmp_path):
     file = tmp_path / "best.ckpt"
     for value in (1.0, 2.0):
         save_checkpoint({"weight": torch.tensor([value])}, str(file))
@@ -23,7 +23,7 @@ def test_a_second_save_takes_the_place_of_the_first_and_leaves_nothing_else(tmp_
 
 
 @pytest.mark.parametrize("thing", [3, {}, {"weight": 1.0}, object()])
-def test_what_is_no_model_is_refused(thing, tmp_path):
+def test_an_object_that_is_not_a_model_raises(thing, tmp_path):
     with pytest.raises(errors.NotSaveable) as caught:
         save_checkpoint(thing, tmp_path / "x.ckpt")
     assert str(caught.value) == (

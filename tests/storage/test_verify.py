@@ -34,7 +34,7 @@ def test_every_checkpoint_and_best_folder_is_a_row(workdir):
     ]
 
 
-def test_what_is_damaged_is_said_and_nothing_is_changed(workdir, flip):
+def test_damage_is_reported_and_nothing_is_changed(workdir, flip):
     folder = workdir / "checkpoints"
     flip(folder / "step-00000020" / "model.safetensors", -1)
     flip(folder / "step-00000300" / "manifest.json", 3)
@@ -50,14 +50,14 @@ def test_what_is_damaged_is_said_and_nothing_is_changed(workdir, flip):
     assert (folder / "step-00000020").exists()
 
 
-def test_a_checkpoint_may_be_given_itself(workdir):
+def test_verify_accepts_a_single_checkpoint(workdir):
     for name in ("step-00000020", "best-x"):
         assert [row.name for row in verify(workdir / "checkpoints" / name).rows] == [name]
     assert [row.name for row in verify(workdir / "checkpoints" / "last").rows] == ["step-00000300"]
     assert len(verify(workdir / "checkpoints").rows) == 4
 
 
-def test_a_stray_file_is_no_damage_and_is_named(workdir):
+def test_a_stray_file_is_reported_but_is_not_damage(workdir):
     (workdir / "checkpoints" / "step-00000020" / "notes.txt").write_text("mine")
     found = verify(workdir)
     assert found.ok
@@ -66,7 +66,7 @@ def test_a_stray_file_is_no_damage_and_is_named(workdir):
     assert str(found).splitlines()[1] == f"step-00000020  step 20   good; {said}"
 
 
-def test_a_checkpoint_that_is_a_link_is_refused(workdir, tmp_path):
+def test_a_checkpoint_that_is_a_link_is_not_ok(workdir, tmp_path):
     link = workdir / "checkpoints" / "step-00000300"
     link.rename(tmp_path / "elsewhere")
     link.symlink_to(tmp_path / "elsewhere")
@@ -75,24 +75,24 @@ def test_a_checkpoint_that_is_a_link_is_refused(workdir, tmp_path):
         assert found.problem.startswith("a symbolic link, not a checkpoint folder")
 
 
-def test_a_folder_that_lost_its_manifest_is_damaged(workdir):
+def test_a_checkpoint_without_a_manifest_is_damaged(workdir):
     (workdir / "checkpoints" / "step-00000001" / "manifest.json").unlink()
     assert verify(workdir / "checkpoints" / "step-00000001").rows[0].problem == "damaged: it has no manifest.json"
 
 
-def test_where_nothing_was_saved_there_is_nothing_to_verify(tmp_path):
+def test_a_workdir_without_checkpoints_is_ok(tmp_path):
     assert verify(tmp_path).ok
     assert str(verify(tmp_path)) == "no checkpoints"
     with pytest.raises(CannotResume, match="there is no folder"):
         verify(tmp_path / "nowhere")
 
 
-def test_a_file_that_cannot_be_read_is_said(workdir, failing):
+def test_a_file_that_cannot_be_read_is_reported(workdir, failing):
     with failing(1, 13, select=lambda one: one.name == "open"):
         assert verify(workdir).rows[0].problem == "cannot be read: Permission denied"
 
 
-def test_torch_is_not_needed(workdir, python):
+def test_verify_does_not_import_torch(workdir, python):
     program = f"""
 import sys
 from hookpoint.storage.verify import verify

@@ -12,7 +12,7 @@ Finder.find_spec = lambda name, *where: None if name.partition(".")[0] in {names
 
 @pytest.fixture
 def without(python):
-    """Run a program where these packages cannot be found, and return what it prints."""
+    """Run a program without these packages, and return what it prints."""
 
     def go(names, program):
         return python(HIDDEN.format(names=set(names)) + program)
@@ -40,12 +40,12 @@ print([name for name in ("numpy", "safetensors", "torch") if name in sys.modules
 
 
 @pytest.mark.parametrize("in_background", [False, True], ids=["at-once", "background"])
-def test_plain_state_is_kept_without_any_other_package(in_background, without, tmp_path):
+def test_a_plain_state_is_saved_without_any_other_package(in_background, without, tmp_path):
     program = SAVE.format(workdir=str(tmp_path), in_background=in_background)
     assert without(["torch", "numpy", "safetensors"], program) == ["True", "['manifest.json', 'state.json']", "[]"]
 
 
-def test_arrays_are_kept_without_torch(without, tmp_path):
+def test_arrays_are_saved_without_torch(without, tmp_path):
     program = f"""
 import numpy
 from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -60,7 +60,7 @@ store.close()"""
     assert without(["torch"], program) == ["[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]] float64 0.5"]
 
 
-def test_weights_without_safetensors_are_kept_by_torch(without, tmp_path):
+def test_weights_are_saved_by_torch_without_safetensors(without, tmp_path):
     program = f"""
 import os, torch
 from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -75,7 +75,7 @@ print(sorted(os.listdir(path)), sorted(load_weights(path)))"""
 
 
 @pytest.mark.parametrize("resume", ["auto", "must", "path"])
-def test_tensors_without_torch_are_refused_and_left_alone(resume, without, opened, write, tmp_path, names):
+def test_a_checkpoint_with_tensors_raises_without_torch_and_is_kept(resume, without, opened, write, tmp_path, names):
     import torch
 
     store = opened()
@@ -123,10 +123,10 @@ for stops_at, seen in begun.items():
 
 @pytest.fixture(scope="module")
 def before_and_after(python, tmp_path_factory):
-    """Stop two runs, import torch, and go on with them, in one process; return what it printed."""
+    """Stop two runs, import torch, and resume them in the same process; return what it printed."""
     return python(BEFORE_AND_AFTER, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.parametrize("stops_at", [2, 5], ids=["in-an-epoch", "between-epochs"])
-def test_a_run_that_was_saved_before_torch_was_imported_goes_on_with_it(stops_at, before_and_after):
+def test_a_run_saved_before_torch_was_imported_resumes_with_torch(stops_at, before_and_after):
     assert f"{stops_at} True 10" in before_and_after

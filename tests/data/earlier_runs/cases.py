@@ -1,4 +1,4 @@
-"""The scripts of the runs in this folder: each trains in a workdir, and returns what it saw and where it got.
+"""The scripts of the runs in this folder: each trains in a workdir, and returns the samples it saw and its results.
 
 `python cases.py CASE WORKDIR EPOCHS [STOP]` runs one and prints the result as JSON. STOP is the step at which the run stops.
 """
@@ -31,7 +31,7 @@ def made(hidden=3, seed=1, dropout=0.25):
 
 
 def numbers(batch):
-    """Return which samples a batch has."""
+    """Return the indices of the samples in a batch."""
     return (batch[0][:, 0] * 22).round().int().tolist()
 
 
@@ -85,7 +85,7 @@ def runner_with_best_values(workdir, epochs, stop=None):
 
 
 def runner_with_groups(workdir, epochs, stop=None):
-    """A Runner with two parameter groups and a scheduler, and a DataLoader with a generator of its own."""
+    """A Runner with two parameter groups and a scheduler, and a DataLoader with its own generator."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -106,7 +106,7 @@ def runner_with_groups(workdir, epochs, stop=None):
 
 
 def loop_in_an_epoch(workdir, epochs, stop=None):
-    """A loop of the user's own with torch, stopped after 3 batches of epoch 2."""
+    """A custom loop with torch, stopped after 3 batches of epoch 2."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -167,7 +167,7 @@ def loop_without_torch(workdir, epochs, stop=None):
 
 
 def team_in_an_epoch(workdir, epochs, stop=None):
-    """A Runner in two processes with DataParallel, stopped after 2 batches of epoch 2; 3 batches per epoch for each."""
+    """A Runner on two ranks with DataParallel, stopped after 2 batches of epoch 2; each rank has 3 batches per epoch."""
     return by_runner(workdir, epochs, stop, seed=7)
 
 

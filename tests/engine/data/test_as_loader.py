@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 class ModelOutput(OrderedDict):
-    """Like a ModelOutput of Hugging Face: items are also attributes, and `update` is refused."""
+    """Like Hugging Face's ModelOutput: items are also attributes, and `update` raises."""
 
     def __init__(self, **parts):
         super().__init__()
@@ -56,12 +56,12 @@ def _model_output(parts):
 # Loaders
 
 
-def test_what_gives_batches_is_its_own_loader():
+def test_an_iterable_of_batches_is_returned_unchanged():
     for data in ([1, 2], iter([1]), (n for n in [1]), DataLoader([1, 2]), {1: "a"}):
         assert as_loader(data, None, shuffle=True) is data
 
 
-def test_what_is_indexed_only_is_a_loader_too():
+def test_an_object_with_only_getitem_is_a_loader():
     class Old:
         def __getitem__(self, index):
             raise IndexError
@@ -71,7 +71,7 @@ def test_what_is_indexed_only_is_a_loader_too():
 
 
 @pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray], ids=["tensors", "arrays"])
-def test_a_tuple_is_a_data_set_shuffled_for_training_only(kind):
+def test_a_tuple_is_a_dataset_that_is_shuffled_on_request(kind):
     x, y = kind(np.arange(10.0)), kind(np.arange(10) * 2)
     torch.manual_seed(0)
     shuffled = [torch.stack(batch) for batch in as_loader((x, y), 4, shuffle=True)]
@@ -83,7 +83,7 @@ def test_a_tuple_is_a_data_set_shuffled_for_training_only(kind):
     assert torch.equal(torch.cat(shuffled, 1)[0] * 2, torch.cat(shuffled, 1)[1])
 
 
-def test_a_shuffled_tuple_has_the_order_of_a_bare_loader():
+def test_a_shuffled_tuple_has_the_same_order_as_a_dataloader():
     x = torch.arange(10)
     torch.manual_seed(3)
     expected = [batch[0].tolist() for batch in DataLoader(TensorDataset(x), batch_size=3, shuffle=True)]
@@ -107,7 +107,7 @@ class Stream(IterableDataset):
 
 
 class Rows:
-    """Like a dataset of Hugging Face: not a torch Dataset, with rows by index."""
+    """Like a Hugging Face dataset: rows by index, but not a torch Dataset."""
 
     __module__ = "datasets.arrow_dataset"
 
@@ -120,7 +120,7 @@ class Rows:
         return {"x": torch.tensor(index)}
 
 
-def test_a_data_set_with_a_batch_size_is_a_tuple_of_its_columns():
+def test_a_dataset_is_batched_like_a_tuple_of_its_columns():
     columns = tuple(torch.stack(column) for column in zip(*(Squares()[index] for index in range(10)), strict=True))
     for shuffle in (True, False):
         found = []
@@ -131,7 +131,7 @@ def test_a_data_set_with_a_batch_size_is_a_tuple_of_its_columns():
 
 
 @pytest.mark.parametrize(("data", "name"), [(Squares(), "Squares"), (Rows(), "Rows")])
-def test_a_data_set_without_a_batch_size_is_refused(data, name):
+def test_a_dataset_without_a_batch_size_raises(data, name):
     with pytest.raises(BadLoop) as caught:
         as_loader(data, shuffle=False)
     assert str(caught.value) == (
@@ -141,20 +141,20 @@ def test_a_data_set_without_a_batch_size_is_refused(data, name):
     )
 
 
-def test_the_items_of_a_data_set_are_batches_where_that_is_said():
+def test_dataset_items_are_batches_with_batch_size_none():
     assert [x.item() for x, _ in as_loader(Squares(), None, shuffle=True)] == list(range(10))
     assert [row["x"].item() for row in as_loader(Rows(), None, shuffle=True)] == [0, 1, 2, 3]
     assert [batch["x"].tolist() for batch in as_loader(Rows(), 3, shuffle=False)] == [[0, 1, 2], [3]]
 
 
-def test_a_stream_gives_batches_unless_a_batch_size_says_otherwise():
+def test_a_stream_yields_batches_unless_a_batch_size_is_given():
     stream = Stream()
     assert as_loader(stream, shuffle=True) is stream
     assert as_loader(stream, None, shuffle=True) is stream
     assert [batch.shape for batch in as_loader(stream, 2, shuffle=True)] == [(2, 2)]
 
 
-def test_a_fit_over_data_sets_is_one_over_tuples(runner):
+def test_datasets_and_tuples_train_to_the_same_metrics(runner):
     data = TensorDataset(torch.randn(8, 3), torch.randn(8, 2))
     losses = []
     for train, val in ((data, data), (data.tensors, data), (data, data.tensors), (data.tensors, DataLoader(data, 4))):
@@ -164,7 +164,7 @@ def test_a_fit_over_data_sets_is_one_over_tuples(runner):
     assert len(runner().predict(TensorDataset(torch.ones(8, 3)), batch_size=4)) == 2
 
 
-def test_inputs_and_targets_side_by_side_are_refused_with_what_to_write(runner):
+def test_separate_inputs_and_targets_raise_with_the_correct_call(runner):
     with pytest.raises(BadLoop, match=re.escape("fit((X, Y), epochs=..., batch_size=32)")):
         runner().fit(torch.ones(8, 3), torch.ones(8, 2), epochs=1, batch_size=4)
     with pytest.raises(BadLoop, match="data is a single Tensor"):
@@ -195,7 +195,7 @@ def test_inputs_and_targets_side_by_side_are_refused_with_what_to_write(runner):
         (None, None, "None yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
     ],
 )
-def test_data_that_cannot_be_meant_is_refused(data, batch_size, message):
+def test_invalid_data_raises(data, batch_size, message):
     with pytest.raises(BadLoop, match=f"^{re.escape(message)}$"):
         as_loader(data, batch_size, shuffle=False)
 
@@ -218,14 +218,14 @@ def test_data_that_cannot_be_meant_is_refused(data, batch_size, message):
     ],
     ids=["tensor", "tuple", "list", "dict", "ordered dict", "default dict", "named tuple", "dataclass", "model output"],
 )
-def test_every_tensor_moves_and_its_container_stays_what_it_is(batch, tensors):
+def test_tensors_move_and_their_container_keeps_its_type(batch, tensors):
     moved = move(batch, META)
     assert type(moved) is type(batch)
     assert {tensor.device.type for tensor in tensors(moved)} == {"meta"}
     assert {tensor.device.type for tensor in tensors(batch)} == {"cpu"}
 
 
-def test_what_can_move_itself_does():
+def test_objects_with_a_to_method_move_themselves():
     class Graph:
         def to(self, device):
             return ("moved", device)
@@ -237,11 +237,11 @@ def test_what_can_move_itself_does():
 
 
 @pytest.mark.parametrize("thing", [3, "text", None, {1, 2}, nn.Linear, np.ones(2)])
-def test_what_is_no_tensor_stays(thing):
+def test_objects_other_than_tensors_are_returned_unchanged(thing):
     assert move(thing, META) is thing
 
 
-def test_a_copy_for_the_host_can_be_waited_for():
+def test_move_can_wait_for_a_copy_to_the_cpu():
     batch = {"x": torch.arange(3.0)}
     assert torch.equal(move(batch, torch.device("cpu"), waits=True)["x"], batch["x"])
 

@@ -1,4 +1,4 @@
-"""A resumed run sees the batches of a bare loop, in this epoch and in all later ones."""
+"""A resumed run sees the same batches as a bare loop, in the current epoch and in all later epochs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def draws():
     return [random.random(), np.random.rand(), torch.rand(1).item()]
 
 
-# Samplers that people write
+# Custom samplers
 
 
 class Shuffled(Sampler):
@@ -212,7 +212,7 @@ ONE_BY_ONE = {
 }
 
 
-# A run in short: epochs of batches, with random numbers drawn by the training in between
+# A minimal run: epochs of batches, with training that draws random numbers after each batch
 
 
 def plain(batch):
@@ -245,7 +245,7 @@ class Script:
         return seen
 
     def process(self, found=None):
-        """Run, from a state if there is one; after each batch and epoch, yield what was seen so far and the state."""
+        """Run, from a state if one is given; after each batch and epoch, yield everything seen so far and the state."""
         randomness = TorchRandomness()
         positions = TorchPositions(randomness)
         positions.remembers = True
@@ -283,7 +283,7 @@ class Script:
             yield seen, state
 
     def check(self, places=None):
-        """Check that a run resumed from any place sees the rest; `places` are pairs of (epoch, batches)."""
+        """Check that a run resumed from any position sees the rest; `places` are pairs of (epoch, batches)."""
         expected = self.bare()
         kept = [(len(seen), state()) for seen, state in self.process()]
         for number, found in kept:
@@ -295,7 +295,7 @@ class Script:
         return [[], *(seen for seen, _ in self.process(found))][-1]
 
     def check_in_pieces(self, batches):
-        """Check that a run that is interrupted repeatedly, and resumed from its newest state, sees what it should."""
+        """Check that a run that is interrupted repeatedly, and resumed from its newest state, sees the same as a bare loop."""
         expected, found, seen_before = self.bare(), None, []
         while len(seen_before) < len(expected):
             process = self.process(found)
@@ -313,28 +313,28 @@ class Script:
 
 @pytest.mark.thin(8)
 @pytest.mark.parametrize("kind", LOADERS)
-def test_every_place_is_found_back_to(kind):
+def test_a_run_resumes_from_every_position(kind):
     Script(LOADERS[kind]).check()
 
 
 @pytest.mark.thin(9)
 @pytest.mark.parametrize("kind", LOADERS)
-def test_a_run_may_be_cut_off_after_every_batch(kind):
+def test_a_run_can_be_interrupted_after_every_batch(kind):
     Script(LOADERS[kind]).check_in_pieces(1)
 
 
 @pytest.mark.parametrize("kind", ["sequential", "shuffled", "generator", "own generators"])
-def test_random_numbers_of_the_data_set_go_on_too(kind):
+def test_random_numbers_of_the_dataset_resume(kind):
     Script(lambda: LOADERS[kind](dataset=Noisy())).check()
 
 
 @pytest.mark.parametrize("kind", ONE_BY_ONE)
-def test_indices_that_are_drawn_one_by_one_go_on_from_where_the_generators_stand(kind):
+def test_indices_drawn_one_by_one_resume_from_the_generator_states(kind):
     Script(ONE_BY_ONE[kind]).check()
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "weighted, generator", "batch sampler", "no batches"])
-def test_what_was_seen_is_not_read_again(kind):
+def test_samples_before_the_checkpoint_are_not_read_again(kind):
     expected = Script(LOADERS[kind]).bare()
     for number, found in [(len(seen), state()) for seen, state in Script(LOADERS[kind]).process()]:
         data = Numbers()
@@ -343,7 +343,7 @@ def test_what_was_seen_is_not_read_again(kind):
         assert data.reads.tolist() == np.bincount(left, minlength=SAMPLES).tolist()
 
 
-def test_a_generator_that_the_training_draws_from_too_is_put_where_it_was():
+def test_a_generator_shared_with_the_training_is_restored():
     made = []
 
     def make():
@@ -363,7 +363,7 @@ class Doubling(DataLoader):
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}], ids=["", "persistent"])
 @pytest.mark.parametrize("seeds", [True, False])
-def test_an_iterator_that_is_made_late_is_gone_on_with(seeds, options):
+def test_a_loader_that_creates_its_iterator_late_resumes(seeds, options):
     def make():
         return Doubling(Numbers(), batch_size=BATCH, shuffle=True, generator=seeded() if seeds else None, **options)
 
@@ -373,19 +373,19 @@ def test_an_iterator_that_is_made_late_is_gone_on_with(seeds, options):
 # The script's settings for each epoch are kept
 
 
-def test_an_epoch_that_is_set_on_a_sampler_is_left_alone():
+def test_an_epoch_set_on_the_sampler_is_kept():
     def make():
         return loader_of(sampler=DistributedSampler(range(SAMPLES), num_replicas=1, rank=0))
 
     Script(make, before=lambda loader, epoch: loader.sampler.set_epoch(epoch)).check()
 
 
-def test_a_generator_that_is_seeded_for_each_epoch_is_left_alone():
+def test_a_generator_seeded_for_each_epoch_keeps_its_seed():
     script = Script(LOADERS["generator"], before=lambda loader, epoch: loader.generator.manual_seed(epoch))
     script.check({(1, 2), (2, 0), (2, 1), (3, None), (3, 2)})
 
 
-def test_a_batch_size_that_was_changed_stays_changed():
+def test_a_changed_batch_size_is_kept_after_a_resume():
     def batches(size, found=None):
         for seen, state in Script(partial(LOADERS["counts at the beginning"], batch_size=size)).process(found):
             yield [len(batch) for _, batch, _ in seen], state()
@@ -395,7 +395,7 @@ def test_a_batch_size_that_was_changed_stays_changed():
         assert {size for seen, _ in batches(5, found) for size in seen} <= {5, 1}
 
 
-def test_a_loader_that_is_made_for_each_epoch_is_left_alone():
+def test_a_loader_created_for_each_epoch_starts_from_its_own_seed():
     def passes(found=None, start=1):
         positions = TorchPositions(TorchRandomness())
         positions.remembers = True
@@ -412,7 +412,7 @@ def test_a_loader_that_is_made_for_each_epoch_is_left_alone():
     assert [seen for seen, _ in passes(whole[1][1], 3)] == [whole[2][0]]
 
 
-def test_two_loaders_that_take_turns_each_go_on():
+def test_two_alternating_loaders_both_resume():
     def passes(found=None, start=0):
         positions = TorchPositions(TorchRandomness())
         positions.remembers = True
@@ -434,7 +434,7 @@ def test_two_loaders_that_take_turns_each_go_on():
         assert [(number, seen[-1]) for number, seen, _ in passes(found, number)] == expected[place + 1 :]
 
 
-def test_two_loaders_go_on_from_between_their_epochs():
+def test_two_loaders_resume_between_epochs():
     def epochs(found=None, start=1):
         positions = TorchPositions(TorchRandomness())
         positions.remembers = True
@@ -450,7 +450,7 @@ def test_two_loaders_go_on_from_between_their_epochs():
         assert [seen for seen, _ in epochs(whole[epoch - 1][1], epoch + 1)] == [seen for seen, _ in whole[epoch:]]
 
 
-def test_a_loader_for_validation_is_not_taken_for_one_for_training():
+def test_a_validation_loader_is_not_mistaken_for_a_training_loader():
     def passes(found=None):
         positions = TorchPositions(TorchRandomness())
         positions.remembers = True
@@ -477,17 +477,17 @@ def workers(number=2, persistent=False):
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
 @pytest.mark.parametrize("kind", ["shuffled", "generator", "replacement, generator", "python, eager"])
-def test_every_place_is_found_back_to_with_workers(kind, persistent):
+def test_a_run_with_workers_resumes(kind, persistent):
     Script(lambda: LOADERS[kind](**workers(persistent=persistent))).check(FEW_PLACES)
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "batch sampler, generator"])
-def test_a_run_with_persistent_workers_may_be_cut_off_again_and_again(kind):
+def test_a_run_with_persistent_workers_can_be_interrupted_repeatedly(kind):
     Script(lambda: LOADERS[kind](**workers(1, persistent=True))).check_in_pieces(3)
 
 
 @pytest.mark.parametrize("kind", ONE_BY_ONE)
-def test_indices_that_are_drawn_ahead_one_by_one_are_drawn_again_if_nobody_else_draws(kind):
+def test_indices_drawn_ahead_are_drawn_again_if_nothing_else_draws(kind):
     Script(lambda: ONE_BY_ONE[kind](**workers(1)), train=lambda: None).check({(1, 2), (2, 1)})
 
 
@@ -504,7 +504,7 @@ def test_the_number_of_workers_may_change(before, after):
     assert [(epoch, batch) for epoch, batch, _ in Script(partial(make, after)).rest(found)] == expected[31:]
 
 
-def test_workers_of_a_validation_do_not_shift_the_order_of_the_training():
+def test_validation_workers_do_not_change_the_training_order():
     made = {}
 
     def make():
@@ -514,7 +514,7 @@ def test_workers_of_a_validation_do_not_shift_the_order_of_the_training():
     Script(make, after=lambda loader, visit: [plain(batch) for batch in visit(made["val"])]).check()
 
 
-def test_samples_are_not_read_again_by_workers_either():
+def test_workers_do_not_reread_samples_before_the_checkpoint():
     reads = torch.zeros(SAMPLES, dtype=torch.int64).share_memory_()
     script = Script(lambda: loader_of(Numbers(reads), shuffle=True, **workers()))
     expected = script.bare()
@@ -539,7 +539,7 @@ def test_samples_are_not_read_again_by_workers_either():
         (Numbers, {**workers(1), "in_order": False}, (2, 2), [IN_ORDER_WARNING]),
     ],
 )
-def test_what_is_not_exact_is_said_once(dataset, options, place, messages, caplog):
+def test_an_inexact_resume_warns_once(dataset, options, place, messages, caplog):
     script = Script(lambda: loader_of(dataset(), **options))
     found = {(state["epoch"], state["batches"]): state for state in (state() for _, state in script.process())}[place]
     assert caplog.messages == []
@@ -548,7 +548,7 @@ def test_what_is_not_exact_is_said_once(dataset, options, place, messages, caplo
 
 
 @pytest.mark.parametrize("options", [{}, workers(2), workers(2, persistent=True)], ids=["0", "2", "2 persistent"])
-def test_samples_with_a_seed_are_the_same_wherever_a_run_goes_on(options):
+def test_seeded_samples_are_the_same_after_every_resume(options):
     def make(**more):
         return loader_of(SeededSamples(Noisy(), seed=5), sampler=RandomSampler(range(SAMPLES), generator=seeded()), **more)
 
@@ -563,22 +563,22 @@ def test_samples_with_a_seed_are_the_same_wherever_a_run_goes_on(options):
             assert [(epoch, batch) for epoch, batch, _ in script.rest(found)] == expected[number:]
 
 
-# Without an index
+# Data without an index
 
 
-def test_a_list_is_read_over_silently(caplog):
+def test_batches_of_a_list_are_skipped_without_a_warning(caplog):
     Script(lambda: [torch.tensor(number) for number in range(5)]).check()
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize("options", [{}, workers(1)], ids=["", "worker"])
-def test_a_stream_is_read_over_and_that_is_said(options, caplog):
+def test_skipping_batches_of_a_stream_is_logged(options, caplog):
     Script(lambda: loader_of(Stream(), **options)).check(FEW_PLACES)
     line = "reading and skipping the {} batches before the checkpoint, because DataLoader cannot start in the middle"
     assert caplog.messages == [line.format(2), line.format(3)]
 
 
-def test_workers_of_a_stream_that_stay_do_not_shift_what_others_draw(caplog):
+def test_persistent_workers_of_a_stream_do_not_shift_other_draws(caplog):
     script = Script(lambda: loader_of(Stream(), **workers(1, persistent=True)))
     expected = [drawn for _, _, drawn in script.bare()]
     for number, found in [(len(seen), state()) for seen, state in script.process()]:
@@ -587,7 +587,7 @@ def test_workers_of_a_stream_that_stay_do_not_shift_what_others_draw(caplog):
     assert STREAM_WARNING in caplog.messages
 
 
-def test_an_iterable_with_a_generator_and_a_count_is_read_over():
+def test_an_iterable_with_a_generator_and_a_counter_resumes():
     class Rounds:
         def __init__(self):
             self.generator, self.rounds = np.random.default_rng(5), 0
@@ -601,7 +601,7 @@ def test_an_iterable_with_a_generator_and_a_count_is_read_over():
 
 
 @pytest.mark.parametrize("ends", ["stays at the end", "goes back to the beginning"])
-def test_a_loader_with_a_state_finds_back_by_itself(ends, caplog):
+def test_a_loader_with_a_state_dict_restores_its_own_position(ends, caplog):
     class Own:
         def __init__(self):
             self._place = [0, 0]  # no plain counter: only its state has the position
@@ -631,7 +631,7 @@ def test_a_loader_with_a_state_finds_back_by_itself(ends, caplog):
 # Nothing to remember
 
 
-def test_without_checkpoints_nothing_is_kept():
+def test_nothing_is_remembered_without_checkpoints():
     positions = TorchPositions(TorchRandomness())
     loader = loader_of(SeededSamples(Numbers()), shuffle=True)
     list(positions.begin(loader, 2))
@@ -648,7 +648,7 @@ def test_without_checkpoints_nothing_is_kept():
     assert loader.dataset.epoch == 2
 
 
-def test_data_that_has_become_less_ends_the_pass():
+def test_a_resumed_pass_ends_if_the_dataset_has_shrunk():
     process = Script(LOADERS["sequential"]).process()
     found = next(state() for seen, state in process if len(seen) == 3)
     seen = Script(lambda: loader_of(Subset(Numbers(), range(4)))).rest(found)
@@ -657,7 +657,7 @@ def test_data_that_has_become_less_ends_the_pass():
 
 @pytest.mark.parametrize("batches", [0, 2])
 @pytest.mark.parametrize("had_iterator", [False, True])
-def test_a_loader_goes_with_its_last_user_and_its_workers_with_it(batches, had_iterator):
+def test_a_loader_is_freed_with_its_last_reference(batches, had_iterator):
     positions = TorchPositions(TorchRandomness())
     positions.remembers = True
     loader = loader_of(shuffle=True, **workers(1, persistent=True))
@@ -672,7 +672,7 @@ def test_a_loader_goes_with_its_last_user_and_its_workers_with_it(batches, had_i
 
 
 @pytest.mark.parametrize("batches", [None, 2])
-def test_workers_that_are_to_stay_stay_after_a_resume(batches):
+def test_persistent_workers_stay_after_a_resume(batches):
     positions = TorchPositions(TorchRandomness())
     positions.remembers = True
     loader = loader_of(shuffle=True, **workers(1, persistent=True))
@@ -687,7 +687,7 @@ def test_workers_that_are_to_stay_stay_after_a_resume(batches):
     assert positions.begin(loader, 3) is iterator
 
 
-def test_the_length_of_what_is_left_is_that_of_the_pass():
+def test_a_resumed_pass_has_the_length_of_the_whole_pass():
     positions = TorchPositions(TorchRandomness())
     positions.remembers = True
     loader = loader_of()
@@ -700,7 +700,7 @@ def test_the_length_of_what_is_left_is_that_of_the_pass():
 
 @pytest.fixture
 def stateful():
-    """Its package, which calls something that torch has deprecated."""
+    """Return torchdata's package, which calls a function that torch has deprecated."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'set_vital' is deprecated")
         yield pytest.importorskip("torchdata.stateful_dataloader")
@@ -709,7 +709,7 @@ def stateful():
 class Remembering(IterableDataset):
     """A stream with a state dict, which counts its passes and draws from its own generator.
 
-    A loaded state applies to the next pass, even if that state is the end of one.
+    A loaded state applies to the next pass, even if it was taken at the end of a pass.
     """
 
     def __init__(self):
@@ -751,7 +751,7 @@ class RememberingNumbers(Numbers):
 
 @pytest.mark.parametrize("seeds", [False, True], ids=["", "generator"])
 @pytest.mark.parametrize("options", [{}, workers(1), workers(1, persistent=True)], ids=["0", "1", "1 persistent"])
-def test_a_stateful_loader_goes_on_in_the_order_of_a_bare_loop(stateful, seeds, options):
+def test_a_stateful_loader_resumes_in_the_order_of_a_bare_loop(stateful, seeds, options):
     def make():
         generator = seeded() if seeds else None
         return stateful.StatefulDataLoader(Numbers(), batch_size=BATCH, shuffle=True, generator=generator, **options)
@@ -761,7 +761,7 @@ def test_a_stateful_loader_goes_on_in_the_order_of_a_bare_loop(stateful, seeds, 
     Script(make).check(FEW_PLACES if options else places)
 
 
-def test_a_stateful_sampler_is_not_taken_for_one_in_the_middle_of_a_pass(stateful):
+def test_a_stateful_loader_with_a_stateful_sampler_resumes(stateful):
     from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
     def make():
@@ -771,7 +771,7 @@ def test_a_stateful_sampler_is_not_taken_for_one_in_the_middle_of_a_pass(statefu
     Script(make, before=lambda loader, epoch: loader.sampler.set_epoch(epoch)).check()
 
 
-def test_the_state_of_a_data_set_with_an_index_is_kept(stateful):
+def test_the_state_of_a_map_style_dataset_is_restored(stateful):
     Script(
         lambda: stateful.StatefulDataLoader(RememberingNumbers(), batch_size=BATCH, shuffle=True, generator=seeded())
     ).check()
@@ -779,18 +779,18 @@ def test_the_state_of_a_data_set_with_an_index_is_kept(stateful):
 
 @pytest.mark.parametrize("data", [Stream, Remembering])
 @pytest.mark.parametrize("options", [{}, workers(1)], ids=["0", "1"])
-def test_a_stateful_loader_over_a_stream_goes_on_by_itself(stateful, data, options):
+def test_a_stateful_loader_over_a_stream_resumes(stateful, data, options):
     Script(lambda: stateful.StatefulDataLoader(data(), batch_size=BATCH, **options)).check(FEW_PLACES if options else None)
 
 
-def test_a_stateful_loader_whose_workers_stay_goes_on_by_itself(stateful):
+def test_a_stateful_loader_with_persistent_workers_resumes(stateful):
     Script(lambda: stateful.StatefulDataLoader(Remembering(), batch_size=BATCH, **workers(1, persistent=True))).check(
         FEW_PLACES | {(1, 4), (4, None)}
     )
 
 
 @pytest.mark.parametrize("data", [Numbers, Stream])
-def test_a_pass_that_was_left_is_not_gone_on_with_in_the_next_epoch(stateful, data):
+def test_an_abandoned_pass_does_not_continue_in_the_next_epoch(stateful, data):
     def epochs(found=None):
         positions = TorchPositions(TorchRandomness())
         positions.remembers = True

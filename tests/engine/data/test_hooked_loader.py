@@ -50,7 +50,7 @@ class Stream(IterableDataset):
 
 
 class Where(Callback):
-    """Replaces a sample by the place of its creation."""
+    """Replaces each sample with the arguments that its handler received."""
 
     def on_sample(self, sample, index, epoch, mode, batch_idx, worker, settings):
         modes = [None, "train", "val", "pred"]
@@ -75,7 +75,7 @@ def read(loader):
 
 @pytest.mark.parametrize("batch_size", [4, None])
 @pytest.mark.parametrize("options", WORKERS, ids=named)
-def test_handlers_are_told_where_they_are_in_every_pass(options, batch_size):
+def test_handlers_get_index_epoch_mode_and_batch_in_every_pass(options, batch_size):
     check_passes(Numbers(), batch_size, **options)
 
 
@@ -90,7 +90,7 @@ def test_handlers_are_told_where_they_are_in_every_pass(options, batch_size):
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_whatever_the_data_set_is(dataset, options):
+def test_handlers_work_with_every_kind_of_dataset(dataset, options):
     check_passes(dataset, 4, **options)
 
 
@@ -104,7 +104,7 @@ def check_passes(dataset, batch_size, **options):
 
 @pytest.mark.parametrize("batch_size", [4, None])
 @pytest.mark.parametrize("options", WORKERS, ids=named)
-def test_a_stream_is_told_too_and_counts_in_each_worker(options, batch_size):
+def test_samples_of_a_stream_are_counted_in_each_worker(options, batch_size):
     loader = HookedLoader(Stream(), batch_size, callbacks=[Where()], settings={"strength": 0}, **options)
     workers = options.get("num_workers", 1)
     for number in (1, 2):
@@ -143,7 +143,7 @@ if __name__ == "__main__":
 """
 
 
-def test_spawned_workers_are_told_too(tmp_path, sample):
+def test_spawned_workers_get_the_epoch_and_the_settings(tmp_path, sample):
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
     done = subprocess.run(
@@ -157,7 +157,7 @@ def seen_in(batches):
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=named)
-def test_in_a_run_the_epoch_and_the_mode_are_those_of_its_passes(options):
+def test_a_run_sets_the_epoch_and_the_mode_of_each_pass(options):
     loader = HookedLoader(Numbers(4), 2, callbacks=[Where()], settings={"strength": 5}, **options)
     seen = {}
     with Loop([], extra_callbacks=[], monitors=[]) as run:
@@ -172,7 +172,7 @@ def test_in_a_run_the_epoch_and_the_mode_are_those_of_its_passes(options):
     assert seen_in(loader) == [(7, 0, index // 2, 5) for index in range(4)]
 
 
-def test_a_validation_in_the_middle_of_a_pass_has_its_own_places():
+def test_a_validation_in_the_middle_of_a_pass_has_its_own_mode_and_settings():
     loader = HookedLoader(Numbers(6), 2, callbacks=[Where()], settings={"strength": 5}, num_workers=1, prefetch_factor=3)
     seen = []
     with Loop([], extra_callbacks=[], monitors=[]) as run:
@@ -189,7 +189,7 @@ def test_a_validation_in_the_middle_of_a_pass_has_its_own_places():
 @pytest.mark.parametrize("options", WORKERS, ids=named)
 @pytest.mark.parametrize("dataset", [Numbers(), Stream()], ids=["index", "stream"])
 @pytest.mark.parametrize("listens", [True, False], ids=["heard", "unheard"])
-def test_it_is_the_loader_it_would_be_without_points(dataset, options, listens):
+def test_a_hooked_loader_yields_the_same_batches_as_a_dataloader(dataset, options, listens):
     shuffles = {} if isinstance(dataset, Stream) else {"shuffle": True}
     results = []
     for kind, more in ((DataLoader, {}), (HookedLoader, {"callbacks": [LambdaCallback(on_sample=lambda: None)] * listens})):
@@ -200,14 +200,14 @@ def test_it_is_the_loader_it_would_be_without_points(dataset, options, listens):
     assert results[0] == results[1]
 
 
-def test_where_nobody_listens_nothing_is_changed():
+def test_a_loader_without_callbacks_reads_the_dataset_directly():
     data = Numbers()
     iterator = iter(HookedLoader(data, 2))
     assert iterator._dataset is data
     assert type(iterator._index_sampler).__name__ == "BatchSampler"
 
 
-def test_what_users_see_of_it_is_theirs():
+def test_dataset_and_batch_sampler_are_the_users_objects():
     data, sampler = Numbers(), [[1, 2], [0]]
     loader = HookedLoader(data, batch_sampler=sampler, callbacks=[LambdaCallback(on_sample=lambda: None)])
     assert [batch.tolist() for batch in loader] == sampler
@@ -216,7 +216,7 @@ def test_what_users_see_of_it_is_theirs():
 
 
 @pytest.mark.parametrize("options", WORKERS[:3], ids=named)
-def test_a_collate_function_of_ones_own_comes_before_on_batch_made(options):
+def test_a_custom_collate_fn_runs_before_on_batch_made(options):
     made = LambdaCallback(on_batch_made=lambda batch: Replace((*batch, "made")))
     loader = HookedLoader(Numbers(4), 2, collate_fn=tuple, callbacks=[made], **options)
     assert list(loader) == [(0, 1, "made"), (2, 3, "made")]
@@ -231,7 +231,7 @@ class Sized(Numbers):
         return self.size
 
 
-def test_the_init_function_of_a_worker_finds_the_data_set():
+def test_worker_init_fn_gets_the_users_dataset():
     heard = [LambdaCallback(on_sample=lambda: None)]
     loader = HookedLoader(Sized(4), 2, num_workers=2, worker_init_fn=_shift, callbacks=heard)
     assert torch.cat(list(loader)).tolist() == [3, 3, 4, 4]
@@ -253,7 +253,7 @@ class Noisy(Numbers):
         return torch.rand(1)
 
 
-def test_the_numbers_that_handlers_draw_are_those_of_the_sample():
+def test_handlers_draw_from_the_seed_of_the_sample():
     def drawn(epoch, dataset=None, **options):
         dataset = Noisy(6) if dataset is None else dataset
         loader = HookedLoader(SeededSamples(dataset, seed=3), 2, collate_fn=list, callbacks=[Noise()], **options)
@@ -282,7 +282,7 @@ class Fails(Callback):
 
 
 @pytest.mark.parametrize("options", WORKERS[:3], ids=named)
-def test_an_error_says_who_failed_where(options):
+def test_an_error_names_the_callback_the_sample_and_the_worker(options):
     loader = HookedLoader(Numbers(), 2, callbacks=[Fails()], **options)
     loader.set_epoch(4)
     with pytest.raises(ValueError, match="not this one") as caught:
@@ -294,12 +294,12 @@ def test_an_error_says_who_failed_where(options):
     assert ("Caught ValueError in DataLoader worker process" in said) is bool(workers)
 
 
-def test_callbacks_are_checked_when_it_is_made():
+def test_callbacks_are_checked_when_the_loader_is_created():
     with pytest.raises(NotACallback, match="has neither on_sample nor on_batch_made"):
         HookedLoader(Numbers(), callbacks=[LambdaCallback(on_epoch_end=lambda: None)])
 
 
-def test_a_worker_knows_of_no_run():
+def test_run_attributes_raise_in_a_worker():
     class Asks(Callback):
         def on_sample(self, sample):
             return Replace(self.epoch_num)
@@ -325,7 +325,7 @@ class Stronger(Strong):
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=named)
-def test_a_runner_trains_on_what_handlers_make(options):
+def test_a_runner_trains_on_replaced_samples(options):
     stronger, seen = Stronger(), []
     samples = [(torch.ones(2), torch.zeros(1))] * 4
     loader = HookedLoader(samples, 2, callbacks=[stronger], settings={"strength": 1.0}, **options)
@@ -336,7 +336,7 @@ def test_a_runner_trains_on_what_handlers_make(options):
     assert seen == [(1, 1.0), (1, 1.0), (2, 2.0), (2, 2.0), (3, 3.0), (3, 3.0)]
 
 
-def test_a_setting_is_set_as_a_hyper_parameter():
+def test_a_setting_can_be_scheduled_as_a_hyper_parameter():
     seen = []
     loader = HookedLoader([(torch.ones(2), torch.zeros(1))] * 4, 2, callbacks=[Strong()], settings={"strength": 1.0})
     model = nn.Linear(2, 1)
@@ -349,7 +349,7 @@ def test_a_setting_is_set_as_a_hyper_parameter():
 
 
 class Steps(Callback):
-    """Adds to a batch how many steps were done when it was started."""
+    """Replaces each batch with the number of iterations done before its loading began."""
 
     def on_batch_made(self, batch, settings):
         return Replace(torch.full((len(batch),), settings["steps"]))
@@ -361,7 +361,7 @@ class Steps(Callback):
 @pytest.mark.parametrize(
     ("options", "ahead"), [({}, 0), ({"num_workers": 1}, 2), ({"num_workers": 1, "prefetch_factor": 4}, 4)]
 )
-def test_a_setting_reaches_the_next_batch_that_is_begun(options, ahead):
+def test_a_setting_per_batch_applies_to_the_next_batch_to_be_loaded(options, ahead):
     steps = Steps()
     loader = HookedLoader(torch.arange(16), 2, callbacks=[steps], settings={"steps": 0}, settings_per="batch", **options)
     with Loop([steps], extra_callbacks=[]) as run:
@@ -372,7 +372,7 @@ def test_a_setting_reaches_the_next_batch_that_is_begun(options, ahead):
             assert found == [first + max(0, number - ahead) for number in range(8)]
 
 
-def test_a_setting_reaches_the_next_pass_unless_told_otherwise():
+def test_settings_apply_from_the_next_pass_by_default():
     steps = Steps()
     loader = HookedLoader(torch.arange(6), 2, callbacks=[steps], settings={"steps": 0})
     with Loop([steps], extra_callbacks=[]) as run:
@@ -380,6 +380,6 @@ def test_a_setting_reaches_the_next_pass_unless_told_otherwise():
         assert [[batch[0].item() for batch in run.batches(loader)] for _ in run.epochs(2)] == [[0, 0, 0], [3, 3, 3]]
 
 
-def test_settings_per_anything_else_is_refused():
+def test_an_invalid_settings_per_raises():
     with pytest.raises(BadLoop, match="settings_per must be 'pass' or 'batch', got 'step'"):
         HookedLoader([1], settings_per="step")

@@ -15,7 +15,7 @@ def draw():
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40, -1])
-def test_one_seed_is_for_every_generator(seed):
+def test_seed_all_seeds_every_generator(seed):
     seed_all(seed)
     first = draw()
     assert draw() != first
@@ -24,7 +24,7 @@ def test_one_seed_is_for_every_generator(seed):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_every_generator_is_put_back(fails):
+def test_rng_kept_restores_every_generator(fails):
     seed_all(1)
     expected = draw()
     seed_all(1)
@@ -35,7 +35,7 @@ def test_every_generator_is_put_back(fails):
     assert draw() == expected
 
 
-def test_what_is_drawn_apart_is_missing_from_nobody_else():
+def test_separate_rng_does_not_affect_other_draws():
     def source():
         for _ in range(3):
             yield draw()
@@ -59,7 +59,7 @@ def test_what_is_drawn_apart_is_missing_from_nobody_else():
 
 
 @pytest.mark.parametrize("ends", ["close", "error"])
-def test_a_source_that_is_left_or_fails_is_closed_and_the_generators_are_put_back(ends):
+def test_separate_rng_closes_its_source_and_restores_the_generators(ends):
     closed = []
 
     def source():
@@ -87,7 +87,7 @@ def test_a_source_that_is_left_or_fails_is_closed_and_the_generators_are_put_bac
 
 @pytest.mark.parametrize("warns", [False, True])
 @pytest.mark.parametrize("before", [False, True])
-def test_deterministic_algorithms_are_used_inside_and_as_before_outside(before, warns):
+def test_deterministic_algorithms_are_restored_after_the_block(before, warns):
     torch.use_deterministic_algorithms(before, warn_only=warns)
     torch.backends.cudnn.benchmark = True
     try:
@@ -104,7 +104,7 @@ def test_deterministic_algorithms_are_used_inside_and_as_before_outside(before, 
         torch.backends.cudnn.benchmark = False
 
 
-def test_where_they_are_not_wanted_nothing_changes():
+def test_deterministic_algorithms_false_changes_nothing():
     with deterministic_algorithms(False):
         assert not torch.are_deterministic_algorithms_enabled()
 
@@ -112,7 +112,7 @@ def test_where_they_are_not_wanted_nothing_changes():
 # Checkpoints
 
 
-def test_every_generator_goes_on_from_a_file_that_cannot_run_code():
+def test_every_generator_is_restored_from_a_weights_only_file():
     randomness, file = TorchRandomness(), io.BytesIO()
     draw()
     torch.save(randomness.state_dict(), file)
@@ -152,7 +152,7 @@ class Devices:
         ([1, 2], [], []),
     ],
 )
-def test_devices_that_are_there_and_were_there_get_their_state_back(monkeypatch, saved, there, expected):
+def test_devices_present_at_save_and_load_are_restored(monkeypatch, saved, there, expected):
     Devices(monkeypatch, *saved)
     state = TorchRandomness().state_dict()
     devices = Devices(monkeypatch, *there)
@@ -160,6 +160,6 @@ def test_devices_that_are_there_and_were_there_get_their_state_back(monkeypatch,
     assert devices.numbers == expected
 
 
-def test_a_device_that_nobody_has_used_is_left_alone(monkeypatch):
+def test_an_unused_cuda_device_is_not_saved(monkeypatch):
     Devices(monkeypatch, 1, used=False)
     assert "cuda" not in TorchRandomness().state_dict()

@@ -35,7 +35,7 @@ def read(dataset, epoch=0, **options):
     return torch.cat(list(DataLoader(dataset, batch_size=2, **options))).tolist()
 
 
-def test_a_sample_is_drawn_from_seed_epoch_and_index():
+def test_a_sample_depends_on_seed_epoch_and_index():
     data = SeededSamples(Noise(), seed=1)
     seed_all(1)
     first = read(data)
@@ -47,12 +47,12 @@ def test_a_sample_is_drawn_from_seed_epoch_and_index():
         assert not set(numbers) & {number for row in other for number in row[1:]}
 
 
-def test_an_index_is_the_same_in_whatever_type_it_comes():
+def test_int_numpy_and_tensor_indices_give_the_same_sample():
     data = SeededSamples(Noise())
     assert data[3].tolist() == data[np.int64(3)].tolist() == data[torch.tensor(3)].tolist()
 
 
-def test_text_is_an_index_too_and_its_numbers_are_the_same_in_every_process():
+def test_a_string_index_gives_the_same_sample_in_every_process():
     class Named(Dataset):
         def __getitem__(self, name):
             return random.random()
@@ -74,7 +74,7 @@ def drawn():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_generators_are_put_back(fails):
+def test_the_generators_are_restored_after_each_sample(fails):
     class Failing(Noise):
         def __getitem__(self, index):
             super().__getitem__(index)
@@ -97,13 +97,13 @@ def test_the_generators_are_put_back(fails):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_return_the_same(workers):
+def test_workers_return_the_same_samples(workers):
     data = SeededSamples(Noise(), seed=1)
     expected = [read(data, epoch) for epoch in (0, 1)]
     assert [read(data, epoch, num_workers=workers) for epoch in (0, 1)] == expected
 
 
-def test_workers_that_stay_see_the_epoch():
+def test_persistent_workers_see_the_epoch():
     data = SeededSamples(Noise(), seed=1)
     expected = [read(data, epoch) for epoch in (1, 2, 3)]
     loader = DataLoader(data, batch_size=2, num_workers=2, persistent_workers=True)
@@ -133,14 +133,14 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_spawned_workers_see_the_epoch_too(tmp_path):
+def test_spawned_workers_see_the_epoch(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
 
 
-def test_it_is_found_inside_of_other_data_sets():
+def test_seeded_samples_are_found_inside_other_datasets():
     first, second = SeededSamples(Noise()), SeededSamples(Noise())
     assert list(seeded_samples_of(first)) == [first]
     assert list(seeded_samples_of(Subset(Subset(first, [0]), [0]))) == [first]
@@ -148,7 +148,7 @@ def test_it_is_found_inside_of_other_data_sets():
     assert list(seeded_samples_of(Noise())) == list(seeded_samples_of(None)) == []
 
 
-def test_data_without_an_index_is_refused():
+def test_data_without_an_index_raises():
     class Stream(IterableDataset):
         def __iter__(self):
             yield 1
@@ -163,6 +163,6 @@ def test_data_without_an_index_is_refused():
         SeededSamples(3)
 
 
-def test_it_is_as_long_as_the_data_and_reads_it_on_its_own():
+def test_the_dataset_keeps_its_length_and_is_read_one_sample_at_a_time():
     assert len(SeededSamples(Noise())) == SAMPLES
     assert not hasattr(SeededSamples(Noise()), "__getitems__")

@@ -23,7 +23,7 @@ DIED = (RuntimeError, OSError)  # torch reports that a worker is gone, or that i
 
 
 class Samples(Dataset):
-    """Sixteen samples; something happens to the worker that loads one of them."""
+    """Sixteen samples; loading one of them calls `happens`."""
 
     def __init__(self, happens=None):
         self.happens = happens
@@ -125,7 +125,7 @@ def test_a_stopped_worker_is_named_and_can_be_continued(reported):
     assert "end       such a wait with data_timeout_seconds=300" in report
 
 
-def test_a_worker_that_hangs_answers_with_its_stack(reported):
+def test_a_hanging_worker_reports_its_stack(reported):
     def end(report):
         if "sleep_for_ever" in report:
             os.kill(pid_in(report), signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_a_timeout_ends_a_run_whose_worker_is_stopped():
     ("happens", "how"),
     [(die, r"was killed by SIGKILL \(possibly out of memory\)"), (leave, "exited with code 3")],
 )
-def test_a_worker_that_dies_is_named_with_the_batches_it_owed(happens, how):
+def test_the_error_names_a_dead_worker_and_its_pending_batches(happens, how):
     with pytest.raises(DIED) as raised:
         trained(loader(happens))
     note = raised.value.__notes__[-1]
@@ -157,7 +157,7 @@ def test_a_worker_that_dies_is_named_with_the_batches_it_owed(happens, how):
     assert re.fullmatch(rf"{owed}|detected after batch [0-3] of epoch 1 was fetched", note)
 
 
-def test_a_loop_of_ones_own_names_it_too():
+def test_a_custom_loop_names_a_dead_worker():
     with pytest.raises(DIED) as raised, Loop(extra_callbacks=[], monitors=[]) as run:
         for _ in run.batches(loader(die)):
             pass
@@ -168,21 +168,21 @@ def miss():
     raise LookupError("no such sample")
 
 
-def test_an_error_in_a_worker_stays_what_it_is_and_names_the_worker_and_the_batch():
+def test_an_error_in_a_worker_keeps_its_type_and_names_the_batch():
     said = r"(?s)^Caught LookupError in DataLoader worker process 1\..*: no such sample"
     with pytest.raises(LookupError, match=said) as raised:
         trained(loader(miss))
     assert raised.value.__notes__[-1] == "in the loader, at batch 3 of epoch 1"
 
 
-def test_an_error_of_a_loader_without_workers_names_the_batch():
+def test_an_error_in_a_loader_without_workers_names_the_batch():
     with pytest.raises(LookupError) as raised:
         trained(DataLoader(Samples(miss), batch_size=2))
     assert raised.value.__notes__[-1] == "in the loader, at batch 3 of epoch 1"
 
 
 @pytest.mark.parametrize("happens", [die, miss, stop])
-def test_the_run_is_resumed_after_it(happens, tmp_path, capsys):
+def test_a_run_resumes_after_a_worker_fails(happens, tmp_path, capsys):
     def saved():
         return {"callbacks": [ModelSaver().when(Every(steps=1))], "workdir": tmp_path}
 
@@ -218,7 +218,7 @@ def test_the_users_worker_init_fn_is_called_and_the_loader_can_be_copied():
 
 
 @pytest.mark.slow
-def test_a_spawned_worker_answers_too(reported):
+def test_a_spawned_worker_reports_its_stack(reported):
     def end(report):
         if "sleep_for_ever" in report:
             os.kill(pid_in(report), signal.SIGKILL)

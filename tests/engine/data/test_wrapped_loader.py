@@ -1,4 +1,4 @@
-"""Loaders that pretend to be DataLoaders and read another one, as Accelerate's do: a run resumes in the middle of a pass."""
+"""Loaders that wrap a DataLoader and report its class, as Accelerate's do: runs resume in the middle of a pass."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def prepared(kind, batch_size=4):
 
 
 def train(loader, workdir=None, stop_after=None):
-    """Return the batches and a random number for each; in a workdir, save when the run is stopped after so many of them."""
+    """Return the batches and a random number for each; with a workdir, save when the run stops after `stop_after` batches."""
     seen = []
     savers = [] if workdir is None else [cb.ModelSaver()]
     with Loop(savers, model=torch.nn.Linear(1, 1), workdir=workdir, extra_callbacks=[], monitors=[], control=False) as run:
@@ -82,8 +82,8 @@ def train(loader, workdir=None, stop_after=None):
 
 
 @pytest.mark.parametrize("kind", ["generator", "global", "epoch"])
-def test_a_run_that_is_stopped_at_the_last_batch_resumes_with_the_next_pass(kind, tmp_path):
-    """The wrapper counts a pass only when it is asked for the batch after the last one."""
+def test_a_run_stopped_at_the_last_batch_resumes_with_the_next_pass(kind, tmp_path):
+    """The wrapper counts a pass only when the batch after the last one is requested."""
     whole = train(prepared(kind))
     assert train(prepared(kind), tmp_path, 6) + train(prepared(kind), tmp_path) == whole
 
@@ -98,7 +98,7 @@ def test_a_run_resumes_in_the_middle_of_a_pass(kind, stop_after, tmp_path, caplo
     assert f"skipping the {stop_after % 6} batches before the checkpoint, because Prepared cannot" in caplog.text
 
 
-def test_another_batch_size_in_the_middle_of_a_pass_is_refused(tmp_path):
+def test_a_different_batch_size_in_the_middle_of_a_pass_raises(tmp_path):
     train(prepared("global"), tmp_path, 2)
     with pytest.raises(CannotResume, match="Prepared cannot resume in the middle of an epoch with a different batch size"):
         train(prepared("global", batch_size=6), tmp_path)

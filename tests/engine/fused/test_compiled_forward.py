@@ -16,7 +16,7 @@ EAGER = {"backend": "eager", "fullgraph": True}
 
 @pytest.fixture
 def fit():
-    """Train a small network; return its weights and what the Runner measured."""
+    """Train a small network; return its weights and metrics."""
 
     def fit(model=None, *, callbacks=(), **options):
         torch.manual_seed(0)
@@ -34,7 +34,7 @@ def fit():
 
 @pytest.fixture
 def compiled_calls():
-    """Count the calls of compiled functions, with a backend that counts."""
+    """Count the calls of compiled functions with a counting backend."""
     calls = []
 
     def backend(graph, inputs):
@@ -54,7 +54,7 @@ def assert_same(one, other):
     assert metrics == other_metrics
 
 
-def test_training_validation_and_prediction_are_compiled_and_give_the_same_numbers(fit, compiled_calls):
+def test_compiled_training_validation_and_prediction_give_the_same_numbers(fit, compiled_calls):
     calls, options = compiled_calls
     plain = fit()
     assert_same(fit(compile=options), plain)
@@ -97,7 +97,7 @@ def test_hooks_are_called_while_they_exist(fit, compiled_calls):
     assert len(hooked) == 25
 
 
-def test_a_model_that_returns_its_losses(fit):
+def test_a_model_that_returns_its_losses_can_be_compiled(fit):
     class Losses(nn.Module):
         def __init__(self):
             super().__init__()
@@ -151,7 +151,7 @@ class OwnForward(MainCallback):
         ),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_before_training(options, text):
+def test_unsupported_compile_options_raise_before_training(options, text):
     model = nn.Linear(4, 2)
     with pytest.raises(BadArgument) as error:
         Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), **options)
@@ -180,7 +180,7 @@ def test_without_triton_the_error_says_what_to_install(monkeypatch):
     assert str(error.value) == expected
 
 
-def test_several_processes_are_refused():
+def test_compile_with_several_processes_raises():
     from hookpoint import DataParallel
 
     with pytest.raises(BadArgument) as error:
@@ -189,7 +189,7 @@ def test_several_processes_are_refused():
     assert str(error.value) == expected
 
 
-def test_explain_says_what_hooks_do(fit):
+def test_explain_mentions_module_hooks(fit):
     tables = []
 
     class Explains(Callback):
@@ -200,7 +200,7 @@ def test_explain_says_what_hooks_do(fit):
     assert tables[0].endswith("except while modules have hooks; uncompiled results may differ in the last bits")
 
 
-def test_checkpoints_have_the_plain_names(fit, tmp_path):
+def test_a_compiled_model_keeps_its_parameter_names(fit, tmp_path):
     plain = fit()
     assert_same(fit(compile=EAGER, workdir=tmp_path), plain)
     assert set(plain[0]) == {"0.weight", "0.bias", "3.weight", "3.bias", "predicted"}

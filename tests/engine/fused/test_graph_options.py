@@ -1,4 +1,4 @@
-"""What `Runner(cuda_graph=...)` refuses before training."""
+"""`Runner(cuda_graph=...)` rejects unsupported options before training."""
 
 from __future__ import annotations
 
@@ -103,20 +103,20 @@ def options(**changes):
         ),
     ],
 )
-def test_what_cannot_work_is_refused(cuda_graph, changes, text):
+def test_unsupported_options_raise(cuda_graph, changes, text):
     with pytest.raises(BadArgument) as error:
         graph_options(cuda_graph, **options(**changes))
     assert str(error.value) == text
 
 
-def test_optimizers_that_can_be_captured_pass():
+def test_optimizers_that_can_be_captured_are_accepted():
     check_graph_optimizer(torch.optim.SGD(WEIGHTS, lr=0.1, fused=True))
     check_graph_optimizer(torch.optim.RMSprop(WEIGHTS, capturable=True))
     assert graph_options(True, **options()) is True
     assert graph_options("auto", **options()) == "auto"
 
 
-def test_the_runner_refuses_a_graph_on_the_cpu_and_auto_says_so_once(caplog):
+def test_a_graph_on_the_cpu_raises_and_auto_warns_once(caplog):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(BadArgument, match="cuda_graph=True needs a CUDA device; this run uses 'cpu'"):

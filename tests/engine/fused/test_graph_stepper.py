@@ -1,4 +1,4 @@
-"""Which steps are replayed, and that nothing else changes. Here, without a GPU, a replay computes the step again.
+"""CUDA graphs replay the right steps and change no results. Here, without a GPU, a replay computes the step again.
 
 `make test-gpu` checks the same with real CUDA graphs, on a GPU.
 """
@@ -87,7 +87,7 @@ class Endless:
 @pytest.fixture
 def fit():
     def fit(*callbacks, cuda_graph, accumulate=1, has_length=True, scheduler=False, **options):
-        """Train; return the weights, and what was logged."""
+        """Train; return the weights and everything that was logged."""
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -154,7 +154,7 @@ def measures():
 @pytest.mark.parametrize("has_length", [True, False])
 @pytest.mark.parametrize("accumulate", [1, 2, 4])
 @pytest.mark.parametrize("callbacks", [list, measures, lambda: [SkipsFirst()], lambda: [LoadsAndCopies()]])
-def test_the_weights_are_those_without_a_graph(fit, callbacks, accumulate, has_length):
+def test_weights_are_the_same_with_and_without_a_graph(fit, callbacks, accumulate, has_length):
     options = {"accumulate": accumulate, "has_length": has_length, "clip_grad_norm": 0.5}
     plain = fit(*callbacks(), cuda_graph=False, **options)
     assert_same(fit(*callbacks(), cuda_graph=True, **options), plain)
@@ -165,7 +165,7 @@ def test_skips_are_honoured(fit):
     assert_same(fit(Skips(), cuda_graph=True), fit(Skips(), cuda_graph=False))
 
 
-def test_three_real_batches_then_one_capture_and_only_replays(fit):
+def test_the_step_is_captured_after_three_batches_and_then_replayed(fit):
     fit(cuda_graph=True)
     assert (Recomputed.captures, Recomputed.replays) == (1, 3 * 12 - 3)  # the smaller last batches run outside
 
@@ -180,7 +180,7 @@ def test_accumulation_needs_three_graphs(fit):
     assert Recomputed.captures == 3
 
 
-def test_a_rate_that_changes_at_each_step_is_named(fit, caplog):
+def test_a_learning_rate_that_changes_at_each_step_warns_once(fit, caplog):
     plain = fit(cuda_graph=False, scheduler=True)
     assert_same(fit(cuda_graph=True, scheduler=True), plain)
     said = "each change to the learning rate of SGD requires a new capture of the step; fused=True avoids this"
@@ -203,7 +203,7 @@ def test_scheduled_handlers_run_at_the_same_steps(fit, schedule):
     assert steps == expected
 
 
-def test_losses_that_a_callback_keeps_stay_what_they_were(fit):
+def test_losses_kept_by_a_callback_keep_their_values(fit):
     class Keeps(Callback):
         def on_train_iter_end(self, run):
             losses.append(run.loss)
@@ -215,13 +215,13 @@ def test_losses_that_a_callback_keeps_stay_what_they_were(fit):
 
 
 class Drops(Callback):
-    """Add a layer that draws from the generator of the CPU."""
+    """Add a layer that draws from the CPU generator."""
 
     def on_setup(self, run):
         run.model.append(nn.Dropout(0.5))
 
 
-def test_numbers_drawn_on_the_host_are_refused(fit, monkeypatch):
+def test_random_numbers_drawn_on_the_cpu_raise(fit, monkeypatch):
     monkeypatch.setattr(Recomputed, "runs_at_capture", True)
     with pytest.raises(BadLoop) as error:
         fit(Drops(), cuda_graph=True)
@@ -232,7 +232,7 @@ def test_numbers_drawn_on_the_host_are_refused(fit, monkeypatch):
     assert str(error.value) == expected
 
 
-def test_auto_trains_on_when_the_capture_fails(fit, monkeypatch, caplog):
+def test_auto_trains_without_a_graph_if_the_capture_fails(fit, monkeypatch, caplog):
     def fail(*args):
         raise BadLoop("the step cannot be captured.", avoid="it")
 
@@ -242,7 +242,7 @@ def test_auto_trains_on_when_the_capture_fails(fit, monkeypatch, caplog):
     assert caplog.messages == ["training without CUDA graphs: the step cannot be captured."]
 
 
-def test_a_skip_in_the_forward_is_refused(fit, monkeypatch):
+def test_a_skip_in_the_forward_raises(fit, monkeypatch):
     class Skipping(MainCallback):
         def on_iter_forward(self, run):
             run.forward()

@@ -23,7 +23,7 @@ REGISTER = {
 
 
 @pytest.mark.parametrize("owner", REGISTER)
-def test_a_hook_is_seen_while_it_exists(model, owner):
+def test_a_hook_is_detected_while_it_exists(model, owner):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = HookWatch([model], optimizer)
     assert not watch.is_hooked()
@@ -37,17 +37,17 @@ def test_a_hook_is_seen_while_it_exists(model, owner):
     assert watch.owner is None
 
 
-def test_a_hook_that_exists_from_the_start_counts(model):
+def test_a_hook_that_exists_from_the_start_is_detected(model):
     model[0].register_forward_hook(print)
     assert HookWatch([model]).is_hooked()
 
 
-def test_hooks_that_compute_a_weight_are_part_of_the_model(model):
+def test_hooks_that_compute_a_weight_are_ignored(model):
     nn.utils.spectral_norm(model[0])
     assert not HookWatch([model]).is_hooked()
 
 
-def test_hooks_of_state_dicts_do_not_count(model):
+def test_state_dict_hooks_are_ignored(model):
     watch = HookWatch([model], torch.optim.SGD(model.parameters(), lr=0.1))
     model.register_load_state_dict_post_hook(print)
     assert not watch.is_hooked()

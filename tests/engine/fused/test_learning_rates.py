@@ -12,7 +12,7 @@ def weights():
     return [nn.Parameter(torch.zeros(2))]
 
 
-def test_a_fused_optimizer_gets_tensors_only_while_it_is_captured():
+def test_a_fused_optimizer_gets_tensor_rates_only_during_capture():
     optimizer = torch.optim.SGD([{"params": weights(), "lr": 0.1}, {"params": weights(), "lr": 0.2}], fused=True)
     rates = LearningRates(optimizer, CPU)
     with rates.as_tensors():
@@ -26,7 +26,7 @@ def test_a_fused_optimizer_gets_tensors_only_while_it_is_captured():
         assert [group["lr"] for group in optimizer.param_groups] == tensors  # the next graph reads the same ones
 
 
-def test_a_rate_is_a_setting_of_an_optimizer_that_is_not_fused():
+def test_the_rate_of_an_unfused_optimizer_is_a_setting():
     fused = LearningRates(torch.optim.SGD(weights(), lr=0.1, fused=True), CPU)
     optimizer = torch.optim.RMSprop(weights(), lr=0.1, capturable=True)
     other = LearningRates(optimizer, CPU)
@@ -40,7 +40,7 @@ def test_a_rate_is_a_setting_of_an_optimizer_that_is_not_fused():
     assert other.settings().others == before.others
 
 
-def test_other_settings_and_new_groups_show():
+def test_changed_settings_and_new_groups_are_detected():
     optimizer = torch.optim.SGD(weights(), lr=0.1, fused=True)
     rates = LearningRates(optimizer, CPU)
     before = rates.settings()
@@ -53,7 +53,7 @@ def test_other_settings_and_new_groups_show():
     assert rates.settings().others != changed.others
 
 
-def test_a_rate_of_float64_weights_or_another_optimizer_stays_a_number():
+def test_rates_of_float64_weights_and_other_optimizers_stay_numbers():
     double = [nn.Parameter(torch.zeros(2, dtype=torch.float64))]
     assert LearningRates(torch.optim.SGD(double, lr=0.1, fused=True), CPU).settings().rates == [0.1]
     assert LearningRates(torch.optim.Adagrad(weights(), lr=0.1, fused=True), CPU).settings().rates == [0.1]

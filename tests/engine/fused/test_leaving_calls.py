@@ -30,20 +30,20 @@ def scheduled(schedule, point="on_step_begin"):
 
 
 def due_steps(callbacks, *, steps=True):
-    """Return the steps, by their number before, at which a run with these callbacks would leave the graph."""
+    """Return the values of run.step at which a run with these callbacks would leave the graph."""
     with Loop([], extra_callbacks=[], monitors=[]) as run:
         calls = LeavingCalls(Hooks(callbacks))
         return [run.step for _ in run.batches(range(12)) if is_due(calls, run, steps)]
 
 
 def is_due(calls, run, steps):
-    """Ask before a step, and advance the schedules, which a step outside does by calling the handlers."""
+    """Ask before a step, and advance the schedules as a step outside the graph would by calling the handlers."""
     due = calls.are_due(run, steps=steps)
     calls.settle(run, steps=steps)
     return due
 
 
-def test_a_schedule_and_a_declaration_say_when():
+def test_schedules_and_leaves_graph_decide_which_steps_leave():
     assert due_steps([]) == []
     assert due_steps([Always()]) == list(range(12))
     assert due_steps([Declares()]) == [1, 5, 9]
@@ -51,20 +51,20 @@ def test_a_schedule_and_a_declaration_say_when():
     assert due_steps([scheduled(~Every(steps=5))]) == [step for step in range(12) if step not in (5, 10)]
 
 
-def test_a_function_of_the_run_may_ask_for_this_step_and_so_leaves_always():
+def test_a_condition_on_the_run_makes_every_step_leave():
     assert due_steps([scheduled(If(lambda run: False))]) == list(range(12))
     assert due_steps([scheduled(Every(steps=5) & If(lambda run: False))]) == list(range(12))
     assert due_steps([EnableCallbackIf(Declares(), lambda run: False)]) == list(range(12))
 
 
-def test_a_subclass_with_another_handler_leaves_always():
+def test_a_subclass_with_another_handler_makes_every_step_leave():
     class More(Declares):
         def on_backward_end(self, run): ...
 
     assert due_steps([More()]) == list(range(12))
 
 
-def test_explain_names_who_has_hooks():
+def test_explain_names_modules_with_hooks():
     layer = torch.nn.Linear(1, 1)
     layer.register_forward_hook(print)
     calls = LeavingCalls(Hooks([]))
@@ -72,11 +72,11 @@ def test_explain_names_who_has_hooks():
     assert calls.lines()[-1] == "  module '' has hooks: every step, until they are removed"
 
 
-def test_on_step_begin_concerns_only_batches_that_step():
+def test_on_step_begin_matters_only_for_batches_that_step():
     assert due_steps([Declares()], steps=False) == []
 
 
-def test_explain_lists_them():
+def test_explain_lists_the_callbacks_that_leave_the_graph():
     hooks = Hooks([Always(name="A"), Declares(name="B"), scheduled(Every(steps=5)), GradientStats(every=3)])
     calls = LeavingCalls(hooks)
     assert calls.lines() == [
@@ -91,12 +91,12 @@ def test_explain_lists_them():
     assert LeavingCalls(Hooks([])).lines()[-1] == "  none after the first three steps"
 
 
-def test_those_that_always_leave_are_named(caplog):
+def test_callbacks_that_always_leave_are_logged(caplog):
     LeavingCalls(Hooks([Always(name="A"), Declares(name="B")])).begin(HookWatch([]))
     assert caplog.messages == ["A listens to on_backward_end, so every step runs outside the CUDA graph"]
 
 
-def test_one_that_leaves_step_after_step_is_named_too(caplog):
+def test_a_callback_that_leaves_ten_steps_in_a_row_is_logged(caplog):
     class Each(Callback):
         def leaves_graph(self, run):
             return True
@@ -108,7 +108,7 @@ def test_one_that_leaves_step_after_step_is_named_too(caplog):
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_gradient_stats_leave_at_the_steps_that_they_measure(every):
+def test_gradient_stats_leave_at_the_steps_they_measure(every):
     stats = GradientStats(every=every)
     assert [step for step in range(6) if stats.leaves_graph(SimpleNamespace(step=step))] == [
         step for step in range(6) if (step + 1) % every == 0

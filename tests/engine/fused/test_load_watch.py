@@ -8,7 +8,7 @@ import torch
 from hookpoint.engine.fused._load_watch import LoadWatch
 
 
-def test_a_load_sets_the_flag_until_the_end():
+def test_load_state_dict_sets_the_flag_while_watched():
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = LoadWatch()

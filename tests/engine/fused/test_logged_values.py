@@ -41,7 +41,7 @@ def test_a_capture_records_tensors_instead_of_logging_them(run, logged):
         (torch.zeros(()), "'x' is a tensor on the CPU: in a CUDA graph, the forward can log only tensors on the GPU."),
     ],
 )
-def test_numbers_are_refused(run, logged, value, text):
+def test_logging_a_value_that_is_not_a_gpu_tensor_raises(run, logged, value, text):
     for _ in run.batches([1]):
         with logged.recording(), pytest.raises(BadValue) as error:
             run.log(x=value)
@@ -49,14 +49,14 @@ def test_numbers_are_refused(run, logged, value, text):
 
 
 @pytest.mark.parametrize("put", [lambda run: run.put_scalar("x", 1.0), lambda run: run.put_text("x", "y")])
-def test_what_a_replay_could_not_repeat_is_refused(run, logged, put):
+def test_put_scalar_and_put_text_raise_during_a_capture(run, logged, put):
     for _ in run.batches([1]):
         with logged.recording(), pytest.raises(BadValue, match=r"the forward can log only with run\.log and hookpoint\.log"):
             put(run)
         put(run)
 
 
-def test_logging_is_as_before_afterwards(run, logged):
+def test_logging_is_restored_at_the_end(run, logged):
     logbook = machine_of(run).logbook
     waits = []
     logged.begin(lambda: waits.append(1))

@@ -57,7 +57,7 @@ def test_a_batch_is_copied_to_the_same_addresses(number):
     assert is_on_host(first)
 
 
-def test_signatures_tell_batches_apart():
+def test_different_batches_have_different_signatures():
     x = torch.zeros(2, 3)
     different = [x, x[:1], x.double(), torch.zeros(3, 2).T, (x,), [x], {"x": x}, {"y": x}, (x, 1), (x, 2), (x, None), Sample(x)]
     assert len({signature_of(batch) for batch in different}) == len(different)
@@ -70,7 +70,7 @@ def test_signatures_tell_batches_apart():
         (torch.eye(2).to_sparse(), "a sparse or nested tensor"),
     ],
 )
-def test_what_cannot_be_captured_is_refused(value, kind):
+def test_values_that_cannot_be_captured_raise(value, kind):
     with pytest.raises(BadData) as error:
         signature_of((torch.zeros(2), value))
     expected = (
@@ -89,7 +89,7 @@ class Masked:
         self.mask = self.x > 0
 
 
-def test_fields_that_could_not_be_copied_are_refused():
+def test_fields_that_cannot_be_copied_raise():
     with pytest.raises(BadData) as error:
         signature_of(Masked(torch.zeros(2)))
     expected = (
@@ -101,7 +101,7 @@ def test_fields_that_could_not_be_copied_are_refused():
         signature_of(MappingProxyType({"x": torch.zeros(2)}))
 
 
-def test_tensors_left_on_another_device_are_refused():
+def test_tensors_left_on_another_device_raise():
     StaticBatch(torch.zeros(2)).check_device(torch.device("cpu"))
     with pytest.raises(BadData) as error:
         StaticBatch((torch.zeros(2),)).check_device(torch.device("cuda", 0))
@@ -112,7 +112,7 @@ def test_tensors_left_on_another_device_are_refused():
     assert str(error.value) == expected
 
 
-def test_a_copy_keeps_no_history_and_undoes_what_the_forward_did():
+def test_a_copy_keeps_no_gradient_history():
     static = StaticBatch(torch.zeros(2))
     static.batch.requires_grad_()
     static.copy(torch.ones(2, requires_grad=True) * 2)

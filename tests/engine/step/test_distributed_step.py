@@ -1,4 +1,4 @@
-"""What a Runner accepts as its strategy, in a single process."""
+"""Strategies that a Runner accepts in a single process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def test_a_single_process_needs_no_strategy(strategy):
     assert distribution(strategy) is SINGLE_PROCESS
 
 
-def test_a_class_is_refused():
+def test_a_strategy_class_raises():
     with pytest.raises(BadStrategy, match=r"strategy=DataParallel is a class\.\n  give +strategy=DataParallel\(\)"):
         distribution(DataParallel)
 
 
-def test_a_value_that_is_not_a_strategy_is_refused():
+def test_a_value_that_is_not_a_strategy_raises():
     with pytest.raises(BadStrategy, match=r"strategy='ddp' is not a strategy\.\n  choose +\"auto\", hookpoint"):
         distribution("ddp")

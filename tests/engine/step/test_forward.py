@@ -64,15 +64,13 @@ def criterion(outputs, targets):
         (TakesAll(), [1, 2], False, False, (1, 2, {}), None),
     ],
 )
-def test_the_last_part_is_the_target_where_there_is_use_for_one(
-    kind, model, batch, has_criterion, predicts, called_with, targets
-):
+def test_the_last_part_is_the_target_unless_it_is_an_input(kind, model, batch, has_criterion, predicts, called_with, targets):
     forward = Forward(model, criterion if has_criterion else None)
     assert forward.outputs(kind(batch), predicts=predicts) == (called_with, targets)
 
 
 @pytest.mark.parametrize("predicts", [False, True])
-def test_anything_else_is_the_one_input(predicts):
+def test_a_batch_that_is_a_tensor_is_the_only_input(predicts):
     tensor = torch.ones(2)
     assert Forward(Takes(), criterion).outputs(tensor, predicts=predicts) == ({"x": tensor, "mask": None}, None)
 
@@ -87,7 +85,7 @@ def test_anything_else_is_the_one_input(predicts):
         (TakesAll(), {"x": 1, "labels": 2}, ({"x": 1},), 2),
     ],
 )
-def test_named_parts_go_where_the_forward_names_them_and_the_rest_is_the_target(model, batch, called_with, targets):
+def test_parts_named_by_the_forward_are_inputs_and_the_rest_are_targets(model, batch, called_with, targets):
     assert Forward(model, criterion).outputs(batch, predicts=False) == (called_with, targets)
 
 
@@ -96,7 +94,7 @@ def test_without_a_criterion_labels_go_to_a_model_that_takes_any_name():
 
 
 @pytest.mark.parametrize("more", [{}, {"idx": 7}, {"idx": 7, "text": "a"}])
-def test_labels_that_the_forward_takes_are_the_targets_whatever_is_left_over(more):
+def test_labels_taken_by_the_forward_are_also_the_targets(more):
     class TakesLabels(nn.Module):
         def forward(self, x, labels=None):
             return x, labels
@@ -120,7 +118,7 @@ class Graphs:
 
 
 @pytest.mark.parametrize("predicts", [False, True])
-def test_a_forward_with_one_argument_gets_the_whole_batch_of_graphs_one_with_more_gets_them_by_name(predicts):
+def test_a_graph_batch_is_passed_whole_or_by_name(predicts):
     class Named(nn.Module):
         def forward(self, x, edge_index, batch):
             return x, edge_index, batch
@@ -134,7 +132,7 @@ def test_a_forward_with_one_argument_gets_the_whole_batch_of_graphs_one_with_mor
     assert Forward(Named(), criterion).outputs(graphs, predicts=predicts) == ((1, 2, 3), 4)
 
 
-def test_a_batch_without_any_name_of_the_model_is_refused():
+def test_a_batch_without_any_argument_of_the_model_raises():
     message = (
         "the model's forward takes input; the batch has x, y.\n  write     a MainCallback whose on_iter_forward calls the model"
     )
@@ -142,17 +140,17 @@ def test_a_batch_without_any_name_of_the_model_is_refused():
         Forward(nn.Sequential(), criterion).outputs({"x": 1, "y": 2}, predicts=False)
 
 
-def test_a_plain_function_is_a_model_too():
+def test_a_plain_function_can_be_the_model():
     assert Forward(lambda x: x + 1, criterion).outputs((1, 5), predicts=False) == (2, 5)
 
 
-def test_a_model_that_does_not_tell_what_it_takes_gets_what_there_is():
+def test_a_model_without_a_signature_gets_the_inputs():
     forward = Forward(torch.relu, criterion)
     outputs, targets = forward.outputs((torch.tensor([-1.0, 2.0]), 5), predicts=True)
     assert (outputs.tolist(), targets) == ([0.0, 2.0], 5)
 
 
-def test_several_models_cannot_be_called_without_a_main_callback():
+def test_several_models_without_a_main_callback_raise():
     forward = Forward({"a": nn.Linear(2, 2)}, criterion)
     with pytest.raises(BadLoop) as caught:
         forward.outputs((1, 2), predicts=False)
@@ -169,7 +167,7 @@ def test_the_criterion_gets_outputs_and_targets():
     assert Forward(Takes(), criterion).loss(1, 2) == (1, 2)
 
 
-def test_a_criterion_without_targets_is_refused():
+def test_a_criterion_without_targets_raises():
     with pytest.raises(BadLoop) as caught:
         Forward(Takes(), criterion).loss(1, None)
     assert str(caught.value) == (
@@ -199,7 +197,7 @@ class Named(NamedTuple):
 
 
 @pytest.mark.parametrize("kind", [dict, Named, lambda **parts: Batch(9, **parts)])
-def test_a_criterion_of_torch_gets_the_logits_and_one_of_the_users_all_outputs(kind):
+def test_torch_criteria_get_the_logits_and_custom_criteria_all_outputs(kind):
     name = "label" if kind not in (dict, Named) else "logits"  # the dataclass above has no logits
     outputs, targets = kind(**{name: torch.zeros(4, 2)}), torch.zeros(4, dtype=torch.long)
     assert Forward(Takes(), criterion).loss(outputs, targets) == (outputs, targets)
@@ -220,7 +218,7 @@ def test_a_criterion_of_torch_gets_the_logits_and_one_of_the_users_all_outputs(k
     [torch.ones(4, 2), {"logits": torch.ones(4, 2)}, {"loss": None}, {}, [{"boxes": 1}], SimpleNamespace(loss=None), 3],
     ids=["logits", "dict of logits", "no loss in a dict", "empty", "detections", "no loss in an object", "number"],
 )
-def test_what_is_no_loss_is_refused_in_training_and_left_out_elsewhere(outputs):
+def test_outputs_without_a_loss_raise_only_in_training(outputs):
     forward = Forward(Takes(), None)
     assert forward.loss(outputs, None, is_needed=False) is None
     with pytest.raises(BadLoop) as caught:
@@ -266,7 +264,7 @@ def test_a_model_may_return_scores_and_loss(runner, batches, distance):
     ],
     ids=["loss first", "three", "no loss", "None"],
 )
-def test_any_other_tuple_is_refused(runner, batches, order, shapes):
+def test_any_other_tuple_raises(runner, batches, order, shapes):
     one = runner(model=Pairs(order), criterion=None)
     with pytest.raises(BadLoop) as caught:
         one.fit(batches, epochs=1)
@@ -277,7 +275,7 @@ def test_any_other_tuple_is_refused(runner, batches, order, shapes):
     )
 
 
-def test_a_loss_in_the_wrong_place_is_refused_in_validation_too(runner, batches):
+def test_a_loss_in_the_wrong_place_raises_in_validation(runner, batches):
     with pytest.raises(BadLoop, match="cannot tell which is the loss"):
         runner(model=Pairs(lambda scores, loss: (loss, scores)), criterion=None).validate(batches)
     assert runner(model=Pairs(lambda scores, loss: (scores, scores)), criterion=None).validate(batches) == {}
@@ -311,12 +309,12 @@ def test_a_dict_of_losses_logs_its_parts_in_training_and_validation(runner, batc
         assert metrics[f"{prefix}loss"] == pytest.approx(parts / 2 if total else parts)
 
 
-def test_a_pass_without_losses_logs_none_of_the_last_ones(runner, batches):
+def test_a_pass_without_losses_does_not_log_earlier_losses(runner, batches):
     metrics = runner(model=Detector(), criterion=None).fit(batches, batches, epochs=1).metrics
     assert set(metrics) == {"loss", "box", "label", "learning_rate"}
 
 
-def test_a_dict_with_more_than_losses_is_outputs(runner, batches):
+def test_a_dict_with_more_than_losses_is_treated_as_outputs(runner, batches):
     class Tagger(Detector):
         def forward(self, x, y):
             return {"loss": nn.functional.mse_loss(self.inner(x), y), "scale": torch.tensor(1.0), "logits": self.inner(x)}
@@ -339,7 +337,7 @@ def test_a_criterion_or_a_main_function_may_return_a_dict_of_losses(runner, batc
 
 
 @pytest.mark.parametrize("way", ["criterion", "main"])
-def test_a_dict_of_something_else_is_no_loss(runner, batches, way):
+def test_a_dict_with_values_that_are_not_losses_raises(runner, batches, way):
     def wrong(*given):
         return {"mse": torch.ones(2), "kind": "mse"}
 

@@ -25,14 +25,14 @@ def trained(net, batches, **options):
     return model.weight.detach().clone()
 
 
-def test_a_function_of_the_run_is_enough(net, batches):
+def test_a_function_of_the_run_can_be_the_main_callback(net, batches):
     by_function = trained(net, batches, main=loss_of)
     assert torch.equal(by_function, trained(net, batches, criterion=nn.functional.mse_loss))
     assert torch.equal(by_function, trained(net, batches, main=lambda run: loss_of(run)))
     assert torch.equal(by_function, trained(net, batches, main=partial(loss_of)))
 
 
-def test_it_is_used_in_validation_and_the_model_itself_in_prediction(net, batches):
+def test_validation_uses_the_function_and_prediction_the_model(net, batches):
     model, _ = net()
     runner = Runner(model, main=loss_of, metrics={"far": lambda outputs, targets: (outputs - targets).abs().max()})
     values = runner.validate(batches)
@@ -43,18 +43,18 @@ def test_it_is_used_in_validation_and_the_model_itself_in_prediction(net, batche
         )
 
 
-def test_it_bears_the_name_of_its_function():
+def test_a_function_main_is_named_after_its_function():
     assert FunctionMain(loss_of).name == "loss_of"
 
 
-def test_a_function_that_returns_nothing_is_told_so(net, batches):
+def test_a_main_function_that_returns_none_raises(net, batches):
     model, optimizer = net()
     with pytest.raises(BadLoop) as caught:
         Runner(model, optimizer, main=lambda run: None).fit(batches, epochs=1)
     assert str(caught.value) == "the forward pass did not set a loss.\n  set       run.loss in on_iter_forward"
 
 
-def test_a_main_callback_is_taken_as_it_is(net, batches):
+def test_main_accepts_a_main_callback(net, batches):
     class Main(MainCallback):
         def on_iter_forward(self, run):
             run.loss = loss_of(run)
@@ -64,7 +64,7 @@ def test_a_main_callback_is_taken_as_it_is(net, batches):
 
 
 @pytest.mark.parametrize("main", [loss_of, MainCallback()])
-def test_main_and_one_in_the_list_are_one_too_many(net, main):
+def test_main_and_a_main_callback_in_the_list_raise(net, main):
     class Listed(MainCallback):
         pass
 
@@ -73,7 +73,7 @@ def test_main_and_one_in_the_list_are_one_too_many(net, main):
         Runner(model, optimizer, main=main, callbacks=[Listed()])
 
 
-def test_a_class_and_what_cannot_be_called_are_refused(net):
+def test_a_class_or_an_object_that_is_not_callable_raises(net):
     model, optimizer = net()
     with pytest.raises(NotACallback, match=r"MainCallback is a class; expected an instance\.\n  write     MainCallback\(\)"):
         Runner(model, optimizer, main=MainCallback)

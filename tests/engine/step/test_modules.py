@@ -25,7 +25,7 @@ def modes(module):
     return [part.training for part in module.modules()]
 
 
-def test_the_modules_of_a_model_of_several_models_and_of_a_function():
+def test_modules_of_finds_the_modules_of_one_or_several_models():
     one, other = nn.Linear(1, 1), nn.Linear(1, 1)
     assert modules_of(one) == [one]
     assert modules_of({"a": one, "b": other, "c": len}) == [one, other]
@@ -34,7 +34,7 @@ def test_the_modules_of_a_model_of_several_models_and_of_a_function():
 
 @pytest.mark.parametrize("around", [modes_kept, training, evaluating])
 @pytest.mark.parametrize("fails", [False, True])
-def test_every_part_is_put_back_into_the_mode_it_was_in(around, fails):
+def test_every_module_gets_its_mode_back(around, fails):
     net, other = model(), model().eval()
     net[1].eval()
     net[2].eval()
@@ -49,7 +49,7 @@ def test_every_part_is_put_back_into_the_mode_it_was_in(around, fails):
     assert (modes(net), modes(other), torch.is_grad_enabled()) == before
 
 
-def test_what_is_frozen_in_a_training_model_stays_frozen():
+def test_a_frozen_module_of_a_training_model_stays_frozen():
     net = model()
     net[1].eval()
     with training(net):
@@ -63,7 +63,7 @@ def test_a_model_in_eval_mode_is_trained_as_a_whole():
     assert not any(modes(net))
 
 
-def test_training_has_gradients_and_evaluating_has_none():
+def test_training_enables_gradients_and_evaluating_disables_them():
     net = model()
     with torch.no_grad(), training(net):
         assert torch.is_grad_enabled()
@@ -94,22 +94,22 @@ def devices(model):
 
 
 @pytest.mark.parametrize("wanted", ["cpu", "meta", torch.device("meta")])
-def test_the_device_that_is_wanted_is_chosen(wanted):
+def test_the_requested_device_is_chosen(wanted):
     assert choose_device(nn.Linear(2, 2), wanted) == torch.device(wanted)
 
 
-def test_auto_is_the_device_the_model_is_on_already():
+def test_auto_is_the_device_of_the_model():
     assert choose_device(nn.Linear(2, 2, device="meta"), "auto") == torch.device("meta")
     assert choose_device({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2, device="meta")}, "auto") == torch.device("meta")
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.ReLU(), lambda x: x], ids=["layer", "no parameters", "function"])
-def test_auto_without_an_accelerator_is_the_host(model):
+def test_auto_is_the_cpu_without_an_accelerator(model):
     assert choose_device(model, "auto") == torch.device("cpu")
 
 
 @pytest.mark.parametrize("wanted", ["cuda", "cuda:0", torch.device("cuda")])
-def test_cuda_where_there_is_none_is_refused(wanted):
+def test_cuda_raises_without_a_cuda_device(wanted):
     with pytest.raises(BadLoop) as caught:
         choose_device(nn.Linear(2, 2), wanted)
     assert str(caught.value) == (
@@ -125,7 +125,7 @@ def test_a_model_is_moved_unless_it_is_spread_over_devices():
     assert devices(two) == ["cpu", "cpu", "meta", "meta"]
 
 
-def test_an_optimizer_is_for_at_least_one_parameter_of_the_model():
+def test_an_optimizer_with_any_parameter_of_the_model_is_accepted():
     model, other = nn.Linear(2, 2), nn.Linear(2, 2)
     check_optimizer(model, torch.optim.SGD([model.bias, *other.parameters()], lr=0.1))
     check_optimizer(model, None)
@@ -134,7 +134,7 @@ def test_an_optimizer_is_for_at_least_one_parameter_of_the_model():
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_an_optimizer_of_another_model_is_refused(several):
+def test_an_optimizer_of_another_model_raises(several):
     model, other = nn.Linear(2, 2), nn.Linear(2, 2)
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
     if several:

@@ -45,7 +45,7 @@ def bare(net, batches, *, epochs=1, accumulate=1, clip=None, dtype=None, left_ou
 
 
 def ask(point, verdict, at=(0,)):
-    """A callback that requests a verdict once, at a point of these batches."""
+    """Return a callback that requests a verdict once at this point of each of these batches."""
     waiting = list(at)
 
     def handler(run):
@@ -73,17 +73,17 @@ BACKWARD = ["backward_begin", "backward_end"]
 STEP = ["step_begin", "step_end"]
 
 
-# What happens when
+# Order of the points
 
 
-def test_the_points_of_the_step_come_in_order(runner, batches):
+def test_the_points_of_a_step_fire_in_order(runner, batches):
     watch = Watch()
     run = runner(watch).fit(batches[:2], epochs=1)
     assert watch.seen == ["train_iter_begin", *BACKWARD, *STEP, "train_iter_end"] * 2
     assert (run.step, run.iteration, run.samples) == (2, 2, 8)
 
 
-def test_gradients_can_be_looked_at_until_the_next_backward(runner, batches):
+def test_gradients_are_available_until_the_next_backward(runner, batches):
     seen = []
 
     @on("on_iter_end")
@@ -95,7 +95,7 @@ def test_gradients_can_be_looked_at_until_the_next_backward(runner, batches):
     assert seen == [False, True, True, True]
 
 
-def test_the_step_counts_once_it_is_made(runner, batches):
+def test_a_step_is_counted_after_the_optimizer_has_stepped(runner, batches):
     seen = []
     look = LambdaCallback(
         on_step_begin=lambda run: seen.append(run.step),
@@ -111,7 +111,7 @@ def test_the_step_counts_once_it_is_made(runner, batches):
 
 @pytest.mark.parametrize("accumulate", [2, 3, 5, 7])
 @pytest.mark.parametrize("kind", ["sized", "generator", "stream"])
-def test_windows_and_the_last_short_one_step_as_by_hand(net, runner, batches, accumulate, kind):
+def test_full_windows_and_a_short_last_window_step_as_by_hand(net, runner, batches, accumulate, kind):
     class Again:
         """Unsized, with a new iterator in every epoch."""
 
@@ -140,14 +140,14 @@ class TooShort:
         return 2
 
 
-def test_batches_beyond_the_length_of_the_loader_fill_windows_too(net, runner, batches):
+def test_batches_beyond_the_length_of_the_loader_fill_windows(net, runner, batches):
     one = runner(accumulate=2)
     run = one.fit(TooShort(batches), epochs=2)
     assert (run.step, run.iteration) == (6, 10)
     assert torch.equal(one.model.weight, bare(net, batches, epochs=2, accumulate=2))
 
 
-def test_the_last_short_window_of_a_stream_has_an_iteration_without_values(runner, batches):
+def test_the_last_short_window_of_a_stream_steps_without_a_batch(runner, batches):
     seen = []
 
     class Look(Callback):
@@ -165,7 +165,7 @@ def test_the_last_short_window_of_a_stream_can_be_dropped(net, runner, batches):
     assert torch.equal(one.model.weight, bare(net, batches[:2], accumulate=2))
 
 
-def test_a_window_that_stop_epoch_cuts_off_steps_and_one_that_stop_cuts_off_does_not(net, runner, batches):
+def test_a_window_cut_short_steps_after_stop_epoch_but_not_after_stop(net, runner, batches):
     one = runner(ask("on_train_iter_end", "stop_epoch", at=[2]), accumulate=2)
     assert one.fit(batches, epochs=1).step == 2
     assert torch.equal(one.model.weight, bare(net, batches[:3], accumulate=2))
@@ -198,7 +198,7 @@ def test_gradients_are_clipped_as_by_hand_before_on_step_begin(net, runner, batc
         ({"lr_scheduler_on": "batch"}, "lr_scheduler_on must be 'epoch' or 'step', got 'batch'."),
     ],
 )
-def test_options_that_mean_nothing_are_refused_at_once(runner, options, message):
+def test_invalid_options_raise_at_once(runner, options, message):
     with pytest.raises(BadLoop) as caught:
         runner(**options)
     assert str(caught.value) == message
@@ -221,7 +221,7 @@ def test_bf16_is_autocast_as_by_hand(net, runner, batches):
 def test_fp16_is_scaled_as_by_hand(net, runner, batches, accumulate, clip):
     model, optimizer = net()
     steps = []
-    optimizer.register_step_post_hook(lambda *_: steps.append(True))  # some overflow at first, until the scale is right
+    optimizer.register_step_post_hook(lambda *_: steps.append(True))  # the first steps overflow, until the scale is right
     scaler = torch.amp.GradScaler("cpu")
     for number, (inputs, targets) in enumerate(batches, 1):
         if (number - 1) % accumulate == 0:
@@ -242,7 +242,7 @@ def test_fp16_is_scaled_as_by_hand(net, runner, batches, accumulate, clip):
     assert run.step == watch.seen.count("step_begin") == watch.seen.count("step_end") == len(steps) > 0
 
 
-def test_a_step_that_overflows_in_fp16_is_no_step(net, batches):
+def test_a_step_that_overflows_in_fp16_is_not_counted(net, batches):
     class Overflow(nn.Linear):
         def forward(self, inputs):
             return super().forward(inputs) * (1e38 if inputs is batches[0][0] else 1.0)
@@ -261,7 +261,7 @@ def test_a_step_that_overflows_in_fp16_is_no_step(net, batches):
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16"])
-def test_a_forward_of_ones_own_runs_in_the_precision_of_the_run(net, batches, precision):
+def test_a_custom_forward_runs_in_the_precision_of_the_run(net, batches, precision):
     class Main(MainCallback):
         def on_iter_forward(self, run):
             inputs, targets = run.batch
@@ -285,7 +285,7 @@ def test_a_forward_of_ones_own_runs_in_the_precision_of_the_run(net, batches, pr
 # Verdicts
 
 
-def test_a_skipped_batch_is_not_even_seen_by_the_model(net, runner, batches):
+def test_a_skipped_batch_is_not_passed_to_the_model(net, runner, batches):
     watch = Watch()
     one = runner(ask("on_train_iter_begin", "skip_batch", at=[1]), watch)
     called = []
@@ -298,7 +298,7 @@ def test_a_skipped_batch_is_not_even_seen_by_the_model(net, runner, batches):
 
 
 @pytest.mark.parametrize("point", ["on_train_iter_begin", "on_backward_begin"])
-def test_skip_backward_leaves_out_backward_and_step(net, runner, batches, point):
+def test_skip_backward_skips_backward_and_step(net, runner, batches, point):
     watch = Watch()
     one = runner(ask(point, "skip_backward", at=[1]), watch)
     run = one.fit(batches, epochs=1)
@@ -326,7 +326,7 @@ def test_skip_step_drops_the_whole_window(net, runner, batches):
     assert torch.equal(one.model.weight, bare(net, batches[2:4], accumulate=2))
 
 
-def test_skip_step_drops_a_last_short_window_too(net, runner, batches):
+def test_skip_step_drops_a_short_last_window(net, runner, batches):
     one = runner(ask("on_backward_end", "skip_step", at=[4]), accumulate=2)
     assert one.fit(batches, epochs=1).step == 2
     assert torch.equal(one.model.weight, bare(net, batches[:4], accumulate=2))
@@ -339,7 +339,7 @@ def test_skip_step_in_the_middle_of_a_window_changes_nothing(net, runner, batche
 
 
 @pytest.mark.parametrize("verdict", ["skip_backward", "skip_batch"])
-def test_a_batch_that_is_left_out_makes_room_for_another_in_the_window(net, runner, batches, verdict):
+def test_a_skipped_batch_does_not_count_for_the_window(net, runner, batches, verdict):
     one = runner(ask("on_backward_begin", verdict, at=[1]), accumulate=2)
     assert one.fit(batches, epochs=1).step == 2
     assert torch.equal(one.model.weight, bare(net, [batches[0], *batches[2:]], accumulate=2))
@@ -347,7 +347,7 @@ def test_a_batch_that_is_left_out_makes_room_for_another_in_the_window(net, runn
 
 @pytest.mark.parametrize("point", ["on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin"])
 @pytest.mark.parametrize("verdict", ["retry", "skip_batch"])
-def test_what_is_retried_or_skipped_before_its_step_changes_nothing(net, runner, batches, point, verdict):
+def test_retry_and_skip_batch_undo_a_batch_before_its_step(net, runner, batches, point, verdict):
     watch = Watch()
     one = runner(ask(point, verdict, at=[1]), watch)
     run = one.fit(batches, epochs=1)
@@ -359,7 +359,7 @@ def test_what_is_retried_or_skipped_before_its_step_changes_nothing(net, runner,
 
 @pytest.mark.parametrize("point", ["on_backward_end", "on_step_begin"])
 @pytest.mark.parametrize("verdict", ["retry", "skip_batch"])
-def test_what_is_mixed_with_others_already_cannot_be_taken_back(runner, batches, point, verdict):
+def test_retry_and_skip_batch_raise_after_gradients_were_accumulated(runner, batches, point, verdict):
     with pytest.raises(BadLoop) as caught:
         runner(ask(point, verdict, at=[1]), accumulate=2).fit(batches, epochs=1)
     assert str(caught.value) == (
@@ -368,7 +368,7 @@ def test_what_is_mixed_with_others_already_cannot_be_taken_back(runner, batches,
     )
 
 
-def test_retry_before_the_backward_leaves_a_window_as_it_is(net, runner, batches):
+def test_retry_before_the_backward_keeps_the_window(net, runner, batches):
     one = runner(ask("on_backward_begin", "retry", at=[1, 2]), accumulate=2)
     one.fit(batches, epochs=1)
     assert torch.equal(one.model.weight, bare(net, batches, accumulate=2))
@@ -384,7 +384,7 @@ def test_retries_are_bounded(runner, batches):
 
 
 @pytest.mark.parametrize(("verdict", "seen"), [("stop_epoch", [0, 1, 0, 1, 2, 3, 4]), ("stop", [0, 1])])
-def test_stop_epoch_and_stop_end_at_the_next_boundary(runner, batches, verdict, seen):
+def test_stop_epoch_and_stop_take_effect_at_the_next_boundary(runner, batches, verdict, seen):
     indices, ends = [], []
     look = LambdaCallback(
         on_train_iter_end=lambda batch_idx: indices.append(batch_idx),
@@ -392,11 +392,11 @@ def test_stop_epoch_and_stop_end_at_the_next_boundary(runner, batches, verdict, 
     )
     run = runner(look, ask("on_backward_end", verdict, at=[1])).fit(batches, epochs=2)
     assert indices == seen
-    assert run.step == len(seen)  # the step in which it was asked is made
+    assert run.step == len(seen)  # the step that requested it is finished
     assert ends == [False, True][: 2 if verdict == "stop_epoch" else 1]
 
 
-def test_stop_run_raised_in_the_step_is_no_error(runner, batches):
+def test_stop_run_raised_in_a_step_is_not_an_error(runner, batches):
     errors = []
 
     def stop():
@@ -408,7 +408,7 @@ def test_stop_run_raised_in_the_step_is_no_error(runner, batches):
     assert (run.epoch, run.step, errors) == (1, 0, [])
 
 
-def test_a_skip_that_an_on_iter_backward_of_ones_own_does_not_look_at_is_warned_of(runner, batches):
+def test_a_skip_ignored_by_a_custom_on_iter_backward_warns(runner, batches):
     class Careless(MainCallback):
         def on_iter_backward(self, run):
             run.optimizer.zero_grad()
@@ -427,7 +427,7 @@ def test_a_skip_that_an_on_iter_backward_of_ones_own_does_not_look_at_is_warned_
 
 
 @pytest.mark.parametrize("point", ["on_backward_end", "on_step_begin"])
-def test_a_request_to_skip_the_backward_pass_after_it_has_run_is_warned_of(runner, batches, point):
+def test_skip_backward_after_the_backward_pass_warns(runner, batches, point):
     with pytest.warns(HookpointWarning, match="skip_backward had no effect: it was requested too late"):
         assert runner(ask(point, "skip_backward")).fit(batches, epochs=1).step == 5
 
@@ -438,7 +438,7 @@ def test_a_step_cannot_be_skipped_once_the_optimizer_has_stepped(runner, batches
         runner(ask("on_step_end", request_)).fit(batches, epochs=1)
 
 
-def test_a_skip_from_before_an_error_does_not_suppress_the_error(runner, batches):
+def test_a_skip_requested_before_an_error_does_not_suppress_it(runner, batches):
     def fail():
         raise ValueError("a bug in a callback")
 
@@ -494,7 +494,7 @@ class Handler(Callback):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_an_error_in_the_step_can_be_answered_with_a_retry(net, batches, where):
+def test_an_error_in_the_step_can_be_handled_with_a_retry(net, batches, where):
     model, optimizer = net(Tight(batches, 2, where))
     handler = Handler()
     run = Runner(model, optimizer, mse, callbacks=[handler]).fit(batches, epochs=1)
@@ -504,44 +504,44 @@ def test_an_error_in_the_step_can_be_answered_with_a_retry(net, batches, where):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_an_error_in_the_step_can_be_answered_with_a_skip(net, batches, where):
+def test_an_error_in_the_step_can_be_handled_with_a_skip(net, batches, where):
     model, optimizer = net(Tight(batches, 1, where))
     gradients = []
     look = LambdaCallback(on_iter_skip=lambda run: gradients.append(run.model.bias.grad))
     run = Runner(model, optimizer, mse, callbacks=[Handler("skip_batch"), look]).fit(batches, epochs=1)
     assert run.step == 4
-    assert gradients == [None]  # what the step that failed has left of them is dropped
+    assert gradients == [None]  # the gradients of the failed step are dropped
     assert torch.equal(model.weight, bare(net, batches, left_out=[1]))
 
 
-def test_retries_after_errors_are_bounded_too(net, batches):
+def test_retries_after_errors_are_bounded(net, batches):
     model, optimizer = net(Tight(batches, 100, "forward"))
     with pytest.raises(TooManyRetries, match="batch 1: retry 4 exceeds the limit of 3"):
         Runner(model, optimizer, mse, callbacks=[Handler()]).fit(batches, epochs=1)
     assert model.fails == 96
 
 
-def test_an_error_before_the_backward_leaves_a_window_as_it_is(net, batches):
+def test_an_error_before_the_backward_keeps_the_window(net, batches):
     model, optimizer = net(Tight(batches, 1, "forward"))
     Runner(model, optimizer, mse, accumulate=2, callbacks=[Handler()]).fit(batches, epochs=1)
     assert torch.equal(model.weight, bare(net, batches, accumulate=2))
 
 
-def test_an_error_in_the_backward_of_a_window_goes_on_whatever_is_asked(net, batches):
+def test_a_retry_cannot_suppress_an_error_in_the_backward_of_a_window(net, batches):
     model, optimizer = net(Tight(batches, 1, "backward"))
     with pytest.raises(OutOfMemory):
         Runner(model, optimizer, mse, accumulate=2, callbacks=[Handler()]).fit(batches, epochs=1)
 
 
 @pytest.mark.parametrize("verdict", ["skip_step", "stop"])
-def test_an_error_that_nobody_answers_goes_on_and_says_which_batch_it_was(net, batches, verdict):
+def test_an_unhandled_error_propagates_and_names_the_batch(net, batches, verdict):
     model, optimizer = net(Tight(batches, 1, "forward"))
     with pytest.raises(OutOfMemory) as caught:
         Runner(model, optimizer, mse, callbacks=[Handler(verdict)]).fit(batches, epochs=1)
     assert caught.value.__notes__ == ["in the step of batch 1, (float32[4, 3], float32[4, 2]) (step 1, rank 0)"]
 
 
-def test_an_error_that_was_answered_is_let_go_of(net, batches):
+def test_a_handled_error_releases_its_memory(net, batches):
     """An error keeps its frames alive, and they hold the memory that ran out."""
     activations = []
 
@@ -554,7 +554,7 @@ def test_an_error_that_was_answered_is_let_go_of(net, batches):
     alive = []
     look = LambdaCallback(on_train_iter_begin=lambda run: alive.append(sum(ref() is not None for ref in activations)))
     model, optimizer = net(Big(batches, 1, "forward"))
-    gc.disable()  # what only a collection would free is memory that a retry does not have
+    gc.disable()  # a retry cannot use memory that only garbage collection would free
     try:
         Runner(model, optimizer, mse, callbacks=[Handler(), look]).fit(batches, epochs=1)
     finally:
@@ -596,7 +596,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("main", [ByHand, Halfway])
-def test_a_step_of_ones_own_past_the_runner_is_refused_where_it_has_something_to_do(runner, batches, main, options):
+def test_a_custom_step_that_would_ignore_options_raises(runner, batches, main, options):
     with pytest.raises(BadLoop) as caught:
         runner(main(), **options).fit(batches, epochs=1)
     assert str(caught.value) == (
@@ -606,7 +606,7 @@ def test_a_step_of_ones_own_past_the_runner_is_refused_where_it_has_something_to
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_a_step_of_ones_own_through_the_runner_is_the_runners(runner, batches, options):
+def test_a_custom_step_through_the_runner_honours_its_options(runner, batches, options):
     own, default = runner(Through(), **options), runner(**options)
     runs = own.fit(batches, epochs=2), default.fit(batches, epochs=2)
     assert runs[0].step == runs[1].step
@@ -614,7 +614,7 @@ def test_a_step_of_ones_own_through_the_runner_is_the_runners(runner, batches, o
 
 
 @pytest.mark.parametrize("main", [ByHand, Halfway, Through])
-def test_without_such_options_any_step_of_ones_own_will_do(net, runner, batches, main):
+def test_any_custom_step_works_without_options(net, runner, batches, main):
     watch = Watch()
     one = runner(main(), watch)
     run = one.fit(batches, epochs=1)
@@ -623,7 +623,7 @@ def test_without_such_options_any_step_of_ones_own_will_do(net, runner, batches,
 
 
 @pytest.mark.parametrize(("main", "options"), [(Through(), {}), (MainCallback(), {"precision": "fp16"})])
-def test_a_skip_inside_the_optimizers_step_comes_too_late(runner, batches, main, options):
+def test_a_skip_inside_the_optimizer_step_raises(runner, batches, main, options):
     with pytest.raises(BadLoop) as caught:
         runner(main, ask("on_step_begin", "skip_step"), **options).fit(batches, epochs=1)
     assert str(caught.value) == (
@@ -645,7 +645,7 @@ def halving(optimizer):
     return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
 
 
-def test_a_scheduler_steps_with_each_epoch_and_its_rate_is_logged(net, batches):
+def test_a_scheduler_steps_after_each_epoch_and_its_rate_is_logged(net, batches):
     seen = []
     look = LambdaCallback(on_epoch_end=lambda logs: seen.append(logs["learning_rate"]))
     runner, _ = scheduled(net, halving, callbacks=[look])
@@ -655,20 +655,20 @@ def test_a_scheduler_steps_with_each_epoch_and_its_rate_is_logged(net, batches):
 
 
 @pytest.mark.parametrize(("accumulate", "steps"), [(1, 5), (2, 3)])
-def test_a_scheduler_steps_with_the_optimizer_when_told(net, batches, accumulate, steps):
+def test_a_scheduler_steps_with_the_optimizer_on_request(net, batches, accumulate, steps):
     runner, scheduler = scheduled(net, halving, lr_scheduler_on="step", accumulate=accumulate)
     runner.fit(batches, epochs=1)
     assert scheduler.last_epoch == steps
     assert scheduler.get_last_lr() == [0.1 * 0.5**steps]
 
 
-def test_an_epoch_that_a_stop_cut_short_does_not_count_for_the_scheduler(net, batches):
+def test_the_scheduler_ignores_an_epoch_cut_short_by_stop(net, batches):
     runner, scheduler = scheduled(net, halving, callbacks=[ask("on_train_iter_end", "stop", at=[1])])
     runner.fit(batches, epochs=2)
     assert scheduler.last_epoch == 0
 
 
-def test_an_epoch_that_stop_epoch_ended_counts(net, batches):
+def test_the_scheduler_counts_an_epoch_ended_by_stop_epoch(net, batches):
     runner, scheduler = scheduled(net, halving, callbacks=[ask("on_train_iter_end", "stop_epoch", at=[1])])
     runner.fit(batches, epochs=2)
     assert scheduler.last_epoch == 2
@@ -704,7 +704,7 @@ def test_a_plateau_scheduler_acts_only_on_a_new_value(net, batches):
     assert len(plateau.given) == 2
 
 
-def test_a_metric_that_comes_with_the_end_of_the_epoch_is_read_in_the_next(net, batches):
+def test_a_metric_logged_at_on_epoch_end_is_read_in_the_next_epoch(net, batches):
     @on("on_epoch_end")
     def log(run):
         run.log(late=run.epoch)
@@ -714,7 +714,7 @@ def test_a_metric_that_comes_with_the_end_of_the_epoch_is_read_in_the_next(net, 
     assert plateau.given == [1.0, 2.0]
 
 
-def test_a_metric_that_nothing_logs_is_refused(net, batches):
+def test_a_plateau_metric_that_nothing_logs_raises(net, batches):
     runner, _ = scheduled(net, Plateau, lr_metric="val_los")
     with pytest.raises(UnknownMetric) as caught:
         runner.fit(batches, batches, epochs=2)
@@ -726,21 +726,21 @@ def test_a_metric_that_nothing_logs_is_refused(net, batches):
 
 
 @pytest.mark.parametrize("schedule", [halving, None])
-def test_lr_metric_without_a_plateau_scheduler_is_refused(net, batches, runner, schedule):
+def test_lr_metric_without_a_plateau_scheduler_raises(net, batches, runner, schedule):
     one = scheduled(net, schedule, lr_metric="loss")[0] if schedule else runner(lr_metric="loss")
     with pytest.raises(BadLoop) as caught:
         one.fit(batches, epochs=1)
     assert str(caught.value) == "lr_metric='loss' needs a ReduceLROnPlateau scheduler.\n  drop      lr_metric"
 
 
-def test_a_metric_that_the_first_epoch_does_not_log_is_an_error(net, batches):
+def test_a_plateau_metric_missing_after_the_first_epoch_raises(net, batches):
     runner, _ = scheduled(net, Plateau, lr_metric="late", callbacks=[on("on_epoch_end")(lambda run: None)])
     with pytest.raises(MissingMetric, match=r"^the plateau scheduler reads 'late', which nothing has logged"):
         runner.fit(batches, batches, epochs=9)
     assert runner.fit(batches, batches, epochs=1).epoch == 1
 
 
-def test_a_plateau_scheduler_may_step_with_the_optimizer_too(net, batches):
+def test_a_plateau_scheduler_can_step_with_the_optimizer(net, batches):
     losses = []
     look = LambdaCallback(on_train_iter_end=lambda loss: losses.append(loss.item()))
     runner, plateau = scheduled(net, Plateau, lr_scheduler_on="step", callbacks=[look])
@@ -756,7 +756,7 @@ def test_several_schedulers_step_together(net, batches):
     assert len(schedulers["two"].given) == len(schedulers["three"].given) == 2
 
 
-def test_on_lr_adjust_may_be_ones_own(net, batches):
+def test_a_custom_on_lr_adjust_replaces_the_scheduler_step(net, batches):
     class Main(MainCallback):
         def on_lr_adjust(self, run):
             seen.append(run.epoch)
@@ -771,7 +771,7 @@ def test_on_lr_adjust_may_be_ones_own(net, batches):
 
 
 def records(kind="scalars"):
-    """A monitor that keeps what it gets."""
+    """Return a monitor that keeps its records."""
 
     class Keep(Callback):
         def __init__(self):
@@ -794,7 +794,7 @@ def test_the_learning_rate_is_in_the_records_of_log_steps_and_epochs(runner, bat
     ]
 
 
-def test_a_rate_that_is_a_tensor_is_logged_as_it_was(net, batches):
+def test_a_tensor_learning_rate_is_logged_with_its_value_at_each_step(net, batches):
     model, _ = net()
     rate = torch.tensor(0.1, dtype=torch.float64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
@@ -810,7 +810,7 @@ def test_a_rate_that_is_a_tensor_is_logged_as_it_was(net, batches):
     assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
 
 
-def test_an_optimizer_without_a_rate_logs_none(net, batches):
+def test_an_optimizer_without_a_learning_rate_logs_none(net, batches):
     class Fixed(torch.optim.Optimizer):
         def __init__(self, parameters):
             super().__init__(parameters, {})

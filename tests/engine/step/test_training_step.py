@@ -1,4 +1,4 @@
-"""The training step with everything decided, compared with the plain `TorchStepper.train_step`, step by step, bit for bit."""
+"""The specialized training step equals the plain `TorchStepper.train_step`, step by step and bit for bit."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_moment_is_that_of_the_plain_step(monkeypatch, batches, name):
+def test_every_point_sees_the_same_as_in_the_plain_step(monkeypatch, batches, name):
     *decided, _ = story(batches, CASES[name])
     monkeypatch.setattr(TorchStepper, "training_step", lambda self, run: self.train_step)
     *plain, _ = story(batches, CASES[name])
@@ -150,7 +150,7 @@ def test_every_moment_is_that_of_the_plain_step(monkeypatch, batches, name):
         ({"main": OwnBackward}, ["self._train_backward(run)"], ["backward()"]),
     ],
 )
-def test_explain_shows_the_step(batches, options, has, lacks):
+def test_explain_shows_the_training_step(batches, options, has, lacks):
     *_, run = story(batches, {"points": ["on_iter_end"], **options})
     source = run.hooks.explain(step=True).split("The training step:")[1].split("The iterations")[0]
     assert all(part in source for part in has), source

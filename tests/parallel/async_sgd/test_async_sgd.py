@@ -16,18 +16,18 @@ AsyncSGD = pytest.importorskip("hookpoint.parallel.async_sgd.async_sgd").AsyncSG
 
 
 @pytest.mark.parametrize("options", [{"staleness": -1}, {"staleness": 1.5}, {"staleness": True}, {"wait_seconds": 0}])
-def test_numbers_that_mean_nothing_are_refused(options):
+def test_invalid_options_raise(options):
     with pytest.raises(BadLoop, match="AsyncSGD"):
         AsyncSGD(**options)
 
 
-def test_it_can_be_pickled():
+def test_async_sgd_can_be_pickled():
     again = pickle.loads(pickle.dumps(AsyncSGD(3, wait_seconds=20)))
     assert (again.staleness, again.wait_seconds) == (3, 20)
 
 
 def served(bounds, accumulate=(1,), slow=0.004):
-    """Train with each bound and a slow worker; return traces, weights, and what is left of the server's threads."""
+    """Train with each bound and a slow worker; return traces, weights, and the server's threads that are left."""
     import os
     import threading
     import time
@@ -113,10 +113,10 @@ def test_no_gradient_is_older_than_the_bound(launch, sample, ranks):
         stale = [applied - computed for _, computed, applied in trace]
         assert 0 <= min(stale) <= max(stale) <= bound
         assert max(stale) > 0 or bound == 0
-        assert chief["counts"] == [20.0 * ranks]  # one optimizer has made all of the steps
+        assert chief["counts"] == [20.0 * ranks]  # one optimizer made all steps
         assert chief["threads"] == []
         assert len(chief["validated"]) == 3
-        for other in others:  # what is measured and what is left is one model
+        for other in others:  # all ranks validate and return the same model
             for what in ("step", "metrics", "validated", "epochs", "end"):
                 assert other[name][what] == chief[what]
             assert (other[name]["trace"], other[name]["counts"], other[name]["threads"]) == ([], [], [])
@@ -125,7 +125,7 @@ def test_no_gradient_is_older_than_the_bound(launch, sample, ranks):
     assert len(set(first["frozen"]["validated"])) > 1  # the statistics of batch norm
 
 
-def test_what_one_process_meets_all_hear_of(launch, tmp_path):
+def test_signals_stops_and_failures_of_one_rank_reach_all_ranks(launch, tmp_path):
     def meet(folder):
         import os
         import signal
@@ -193,7 +193,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
             except (KeyError, RuntimeError, ValueError) as error:
                 threads = [one.name for one in threading.enumerate() if one.name.startswith("hookpoint-server")]
                 found[name] = [type(error).__name__, str(error), threads]
-        # A step that is skipped where processes may talk is waited for by nobody, also at the end of a pass.
+        # No rank waits for a step that is skipped where ranks may communicate, not even at the end of a pass.
         found["skipped"] = train("async", f"{folder}/skipped", more=(Skip(3, lambda run: run.skip_step()),))["steps"]
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -208,14 +208,14 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
         before = model.weight.detach().clone()
         optimizer.zero_grad()
         model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()  # after the run it is the user's again
+        optimizer.step()  # after the run, the optimizer steps locally again
         found["stepped"] = (before - model.weight.detach()).tolist()
         return found
 
     first, second = launch(meet, folder=str(tmp_path)).results
     assert first["signal"] == second["signal"]
     assert first["signal"][0] == 143
-    assert 6 <= first["signal"][1] <= 8  # where they talk anyway, or two steps later
+    assert 6 <= first["signal"][1] <= 8  # where the ranks communicate anyway, or two steps later
     assert first["stop"] == second["stop"]
     assert first["stop"][1] == "enough"
     assert first["setting"] == second["setting"]
@@ -241,7 +241,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
 
 
 @pytest.mark.skipif(os.environ.get("HOOKPOINT_FAULTS") != "all", reason="long: HOOKPOINT_FAULTS=all")
-def test_a_process_that_is_killed_is_named_and_after_a_restart_the_run_ends(launch, tmp_path):
+def test_a_run_with_killed_processes_finishes_after_restarts(launch, tmp_path):
     def killed(folder):
         import os
         import signal

@@ -1,4 +1,4 @@
-"""What a worker is told if the parameter server does not answer."""
+"""Errors that a worker gets if the parameter server does not answer."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def refused(server, worker):
     return str(caught.value)
 
 
-def test_a_worker_that_waits_too_long_is_told_for_whom(server):
+def test_a_worker_that_waits_too_long_raises_and_names_the_slow_rank(server):
     server.pull(1, list)
     text = "rank 2 has waited 0 s for the parameter server, which got no gradient from rank 1.\n  see       its output"
     assert refused(server, 2) == text
 
 
-def test_without_another_computing_worker_no_rank_is_named(server):
+def test_no_rank_is_named_if_no_other_worker_is_computing(server):
     server.pull(1, list)
     text = "rank 1 has waited 0 s for the parameter server.\n  see       the output of the other ranks"
     assert refused(server, 1) == text
@@ -45,7 +45,7 @@ def test_without_another_computing_worker_no_rank_is_named(server):
         "rank 1 has waited 5 s for the parameter server",
     ],
 )
-def test_a_failure_becomes_part_of_one_sentence(server, why):
+def test_the_reason_of_a_failure_is_quoted_in_one_sentence(server, why):
     server.fail(why)
     assert refused(server, 3) == (
         "rank 3 is waiting for the parameter server, but rank 1 has waited 5 s for the parameter server.\n"

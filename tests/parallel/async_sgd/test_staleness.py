@@ -7,7 +7,7 @@ import pytest
 from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
 
 
-def test_with_a_bound_of_0_one_computes_at_a_time():
+def test_a_bound_of_0_lets_one_worker_compute_at_a_time():
     rule = Staleness(0)
     assert rule.pull(0) == 0
     assert not rule.may_pull()
@@ -15,19 +15,19 @@ def test_with_a_bound_of_0_one_computes_at_a_time():
     assert rule.pull(1) == 1
 
 
-def test_a_fast_worker_waits_for_the_slow_one_when_the_bound_is_reached():
+def test_a_fast_worker_waits_when_the_bound_is_reached():
     rule = Staleness(2)
     rule.pull("slow")
     for version in range(2):
         assert rule.pull("fast") == version
         assert rule.push("fast") == (version, version)
     rule.pull("fast")
-    assert not rule.may_push("fast")  # the slow one's would be 3 versions old
+    assert not rule.may_push("fast")  # the slow worker's gradient would be 3 versions old
     assert rule.push("slow") == (0, 2)
     assert rule.push("fast") == (2, 3)
 
 
-def test_nobody_waits_for_who_has_left():
+def test_workers_do_not_wait_for_a_worker_that_has_left():
     rule = Staleness(0, version=7)
     rule.pull("lost")
     rule.leave("lost")
@@ -38,7 +38,7 @@ def test_nobody_waits_for_who_has_left():
 
 @pytest.mark.parametrize("bound", [0, 1, 2, 4, 9])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_the_bound_holds_and_someone_can_always_go_on(workers, bound):
+def test_the_bound_holds_and_some_worker_can_always_continue(workers, bound):
     chance = random.Random(f"{workers} {bound}")
     for _ in range(30):
         rule, trace = Staleness(bound), []

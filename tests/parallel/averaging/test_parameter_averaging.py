@@ -17,18 +17,18 @@ SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics",
 
 
 @pytest.mark.parametrize("options", [{"period": 0}, {"period": 2.5}, {"warmup": -1}, {"period": True}])
-def test_numbers_that_mean_nothing_are_refused(options):
+def test_invalid_options_raise(options):
     with pytest.raises(BadLoop, match="must be an integer >= "):
         ParameterAveraging(**options)
 
 
 @pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), "many", True])
-def test_a_weight_must_be_a_number(weight):
+def test_an_invalid_weight_raises(weight):
     with pytest.raises(BadLoop, match="weight must be a finite number >= 0"):
         ParameterAveraging(weight=weight)
 
 
-def test_clients_are_weighted_by_their_samples_and_may_be_absent(launch):
+def test_ranks_are_averaged_by_weight_and_may_have_weight_0(launch):
     def federate():
         import torch
         from torch import nn
@@ -48,7 +48,7 @@ def test_clients_are_weighted_by_their_samples_and_may_be_absent(launch):
         def train(weight, epochs=2):
             model = nn.Linear(1, 1, bias=False)
             nn.init.zeros_(model.weight)
-            data = [(torch.ones(1, 1), torch.full((1, 1), 2.0 * rank + 1))]  # each client has its own
+            data = [(torch.ones(1, 1), torch.full((1, 1), 2.0 * rank + 1))]  # each rank has its own
             optimizer, rounds = torch.optim.SGD(model.parameters(), lr=0.5), Rounds()
             options = {"callbacks": [rounds], "extra_callbacks": [], "monitors": []}
             strategy = ParameterAveraging(period=1, optimizer_state=False, weight=weight)
@@ -71,12 +71,12 @@ def test_clients_are_weighted_by_their_samples_and_may_be_absent(launch):
     assert first["nobody"].startswith("ParameterAveraging: the weight is 0 on all ranks.")
 
 
-def test_it_can_be_pickled():
+def test_parameter_averaging_can_be_pickled():
     again = pickle.loads(pickle.dumps(ParameterAveraging(3, warmup=2, optimizer_state=False)))
     assert (again.period, again.warmup, again.optimizer_state) == (3, 2, False)
 
 
-def test_copies_are_the_same_after_each_average_and_apart_in_between(launch, tmp_path):
+def test_ranks_are_equal_after_each_average_and_differ_in_between(launch, tmp_path):
     def average(folder, samples=88):
 
         import torch
@@ -163,7 +163,7 @@ def test_copies_are_the_same_after_each_average_and_apart_in_between(launch, tmp
     assert sorted(map(int, first["windows"]["steps"])) == list(range(9))  # 4 steps of 3 batches in an epoch, the last of 2
     assert {"2", "4", "6", "8"} <= set(alike["windows"])
     assert "3" not in alike["windows"]
-    # A validation between two averages is of the average, and disturbs nothing.
+    # A validation between two averages evaluates the average and changes nothing.
     assert first["validated"]["steps"] == first["plain"]["steps"]
     for name in ("validated", "averaged", "kept"):
         assert first[name]["validated"] == second[name]["validated"]
@@ -172,7 +172,7 @@ def test_copies_are_the_same_after_each_average_and_apart_in_between(launch, tmp
     for name in first:
         assert first[name]["epochs"] == second[name]["epochs"]
         assert first[name]["end"] == second[name]["end"] == first[name]["epochs"][-1]
-    # What is kept as the best is what was validated.
+    # The best checkpoint has the weights that were validated.
     best = load_weights(tmp_path / "run" / "checkpoints" / "best-val_loss")
     layers = torch.nn.Linear(6, 12), torch.nn.BatchNorm1d(12), torch.nn.ReLU(), torch.nn.Linear(12, 3)
     model = torch.nn.Sequential(*layers)
@@ -184,7 +184,7 @@ def test_copies_are_the_same_after_each_average_and_apart_in_between(launch, tmp
     assert loss.item() == pytest.approx(known, rel=1e-6)
 
 
-def test_a_run_that_is_cut_off_between_two_averages_goes_on_bit_for_bit(launch, sample, tmp_path):
+def test_a_run_interrupted_between_two_averages_resumes_bit_for_bit(launch, sample, tmp_path):
     def exact(folder, names, epochs):
         from contextlib import suppress
         from functools import partial
@@ -223,7 +223,7 @@ def test_a_run_that_is_cut_off_between_two_averages_goes_on_bit_for_bit(launch, 
 
 
 @pytest.mark.skipif(os.environ.get("HOOKPOINT_FAULTS") != "all", reason="long: HOOKPOINT_FAULTS=all")
-def test_a_process_that_is_killed_in_the_middle_of_a_period_changes_nothing(launch, tmp_path):
+def test_a_process_killed_in_the_middle_of_a_period_changes_no_results(launch, tmp_path):
     def whole(folder):
         from subject import train
 
@@ -251,7 +251,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_period_changes_nothing(laun
     assert len(read_run_file(tmp_path / "run")["resumed"]) == 1
 
 
-def test_what_one_process_meets_all_hear_of(launch, tmp_path):
+def test_signals_stops_and_failures_of_one_rank_reach_all_ranks(launch, tmp_path):
     def meet(folder):
         import signal
         from functools import partial
@@ -306,7 +306,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
     assert (tmp_path / "stop" / "checkpoints" / "last").exists()
 
 
-def test_another_number_of_processes_goes_on_from_the_average(launch, tmp_path):
+def test_a_different_number_of_processes_resumes_from_the_average(launch, tmp_path):
     def begin(folder):
         from subject import Ledger, train
 

@@ -61,7 +61,7 @@ def test_shards_are_encrypted_on_every_rank_and_a_run_resumes_only_with_the_key(
     assert outcome.status == 0, outcome.printed
     for result in outcome.results:
         assert [name for name in SAME if result["whole"][name] != result["resumed"][name]] == []
-        assert result["put back"] == outcome.results[0]["kept"]  # statistics of batch norm are the chief's
+        assert result["put back"] == outcome.results[0]["kept"]  # batch-norm statistics come from the chief
         assert result["missing"]["kind"] == result["wrong"]["kind"] == "CannotResume"
         assert "no key was given" in result["missing"]["text"]
         assert "the key given has fingerprint" in result["wrong"]["text"]

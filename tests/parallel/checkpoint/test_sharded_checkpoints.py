@@ -19,13 +19,13 @@ PARTS = ("model", "optimizer", "gradients")
 
 @pytest.fixture
 def subject(scripts):
-    """Return the run of the tests in a single process."""
+    """Return the module with the tests' run, to use in a single process."""
     import sharded_subject
 
     return sharded_subject
 
 
-def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_path, subject):
+def test_each_rank_writes_its_own_shards_and_reads_what_it_needs(launch, tmp_path, subject):
     def two(folder):
         import shutil
 
@@ -34,7 +34,7 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
 
         from hookpoint.storage.disk._fs_calls import intercepted
 
-        first, again, grown = Events(stop_at=7), Events(), Events()  # in an open window of two batches, with steps behind it
+        first, again, grown = Events(stop_at=7), Events(), Events()  # in the middle of an accumulation window, after some steps
         found = {"whole": train(f"{folder}/whole"), "stopped": train(f"{folder}/run", events=first)}
         if RANK == 0:
             shutil.copytree(f"{folder}/run", f"{folder}/moving")
@@ -68,7 +68,7 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
     one = subject.Events(stop_at=7)
     subject.train(str(tmp_path / "grown"), events=one)
     results = launch(two, folder=str(tmp_path)).results
-    kept = results[0]["kept"]  # statistics of batch norm are the chief's, from the next step on
+    kept = results[0]["kept"]  # batch-norm statistics are the chief's from the next step on
     for result in results:
         assert [name for name in SAME if result["whole"][name] != result["resumed"][name]] == []
         assert result["put back"] == kept
@@ -108,7 +108,7 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
     assert [found == kept for found in launch(three, ranks=3, folder=str(moving)).results] == [True] * 3
 
 
-def test_what_fails_on_one_process_is_known_to_all(launch, tmp_path):
+def test_a_failed_save_and_a_damaged_shard_are_handled_on_all_ranks(launch, tmp_path):
     def fail(folder):
         import errno
         from pathlib import Path
@@ -157,7 +157,7 @@ def test_what_fails_on_one_process_is_known_to_all(launch, tmp_path):
 
 
 @pytest.mark.parametrize("restarts", ["by hand", pytest.param("by torchrun", marks=pytest.mark.slow)])
-def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp_path, restarts):
+def test_a_kill_during_a_save_keeps_the_previous_checkpoint(launch, tmp_path, restarts):
     def killed(folder, kills, attempt=None):
         import os
         import signal
@@ -189,7 +189,7 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp
             result = train(str(workdir), events=events)
         return {"whole": train(f"{folder}/whole"), "result": result, "good": good, "put back": events.put_back}
 
-    kills = [(1, "write", "__1_0.distcp"), (0, "create", "state.pt")]  # of which rank, at what, with which file
+    kills = [(1, "write", "__1_0.distcp"), (0, "create", "state.pt")]  # (rank, operation, file)
     kills += [(1, "create", "__1_0.distcp"), (0, "rename", ".metadata.tmp"), (0, "rename", "")] if FULL else []
     given = {"folder": str(tmp_path), "kills": kills}
     if restarts == "by hand":

@@ -7,7 +7,7 @@ from hookpoint.storage.verify import verify
 SAME = ("step", "weights", "optimizer", "rate", "generators", "seen", "metrics", "scalars")
 
 
-def test_a_team_goes_on_bit_for_bit(launch, sample, tmp_path):
+def test_a_run_on_two_ranks_resumes_bit_for_bit(launch, sample, tmp_path):
     def exact(folder, kinds, epochs, every):
         from contextlib import suppress
         from functools import partial

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture
 def sharded():
-    """Return what makes a tensor one that is sharded, over this one process."""
+    """Return a function that shards a tensor over this one process."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -30,7 +30,7 @@ def taken(state, **options):
     return SplitDTensors(state, **options)
 
 
-def test_what_is_whole_stays_where_it_is():
+def test_a_state_without_dtensors_is_returned_unchanged():
     state = {"parts": {"model": {"weight": torch.ones(2)}}, "list": [1, (2, 3)]}
     found = taken(state)
     assert found.rest is state
@@ -38,7 +38,7 @@ def test_what_is_whole_stays_where_it_is():
     assert not has_placeholder(found.rest)
 
 
-def test_sharded_tensors_are_taken_out_by_their_places(sharded):
+def test_sharded_tensors_are_replaced_by_placeholders_with_their_paths(sharded):
     weight, other = sharded(torch.ones(2, 2)), sharded(torch.zeros(0, 2))
     model = OrderedDict({"a.b": weight, "tied": weight.detach(), "buffer": torch.ones(1)})
     model._metadata = {"": {"version": 1}}
@@ -56,14 +56,14 @@ def test_sharded_tensors_are_taken_out_by_their_places(sharded):
     assert has_placeholder(found.rest)
 
 
-def test_what_few_processes_have_is_made_whole(sharded):
+def test_tensors_sharded_over_fewer_than_min_ranks_are_gathered(sharded):
     found = taken({"x": sharded(torch.arange(3))}, min_ranks=2)
     assert not found.tensors
     assert torch.equal(found.rest["x"], torch.arange(3))
     assert type(found.rest["x"]) is torch.Tensor
 
 
-def test_shares_of_a_sum_are_made_whole(sharded):
+def test_partial_sums_are_made_full_tensors(sharded):
     from torch.distributed.tensor import DTensor, Partial
 
     given = DTensor.from_local(torch.arange(3), sharded(torch.ones(1)).device_mesh, [Partial()])

@@ -71,7 +71,7 @@ def orders(folder=""):
     see("samples with seeds", DataLoader(SeededSamples(Augmented()), batch_size=size, shuffle=True))
     if folder:
         generator = torch.Generator().manual_seed(8)
-        for stop in (2, 5, None):  # each start has all of the script
+        for stop in (2, 5, None):  # each start runs the whole script
             generator.manual_seed(8)
             loader = DataLoader(data, batch_size=size, shuffle=True, generator=generator)
             see("generator, resumed", loader, stop=stop, workdir=f"{folder}/generator")
@@ -79,7 +79,7 @@ def orders(folder=""):
     return found
 
 
-def test_two_processes_see_slices_of_the_order_of_one(launch, tmp_path):
+def test_two_ranks_see_slices_of_the_order_of_one_process(launch, tmp_path):
     results = launch(orders, folder=str(tmp_path)).results
     alone = launch(orders, ranks=1).results[0]
     joint = {
@@ -92,7 +92,7 @@ def test_two_processes_see_slices_of_the_order_of_one(launch, tmp_path):
     assert all(len(step) == 3 for one in results for step in one["drop_last"])
 
 
-def test_the_chief_may_look_into_its_training_data_alone(launch):
+def test_the_chief_may_iterate_over_its_training_data_alone(launch):
     def look():
         import torch
         from torch.utils.data import DataLoader, TensorDataset
@@ -130,7 +130,7 @@ def test_the_chief_may_look_into_its_training_data_alone(launch):
     assert sorted(chain(*seen[2:], *others[2:])) == list(range(12))
 
 
-def test_a_team_resumes_with_another_batch_size(launch, tmp_path):
+def test_two_ranks_resume_with_a_different_batch_size(launch, tmp_path):
     def train(folder):
         import logging
 

@@ -1,4 +1,4 @@
-"""Processes with different numbers of batches: all train to the end, and what comes again counts for nothing."""
+"""Ranks with different numbers of batches: all train to the end, and repeated batches have no weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookpoint.parallel.data.padded_loader import PaddedLoader  # noqa: E402
 
 
 @pytest.mark.parametrize("done", range(6))
-def test_it_goes_on_after_any_batch(done):
+def test_a_padded_loader_resumes_after_any_batch(done):
     data = PaddedLoader(["a", "b", "c"], 5)
     assert len(data) == 5
     source = iter(data.data[data.resume_at(done) :])
@@ -18,7 +18,7 @@ def test_it_goes_on_after_any_batch(done):
 
 
 def trained(folder):
-    """Train on 2 batches in one process and 4 in the other, by each strategy, at once and with a stop where one has no more."""
+    """Train on 2 batches on one rank and 4 on the other, with each strategy: in one go, and with a stop in the padding."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -82,7 +82,7 @@ def trained(folder):
     return found
 
 
-def test_all_train_until_the_last_batch_of_any(launch, tmp_path):
+def test_all_ranks_train_until_the_last_batch_of_any_rank(launch, tmp_path):
     first, second = launch(trained, folder=str(tmp_path)).results
     for name, one in first.items():
         assert name == "own" or one["weights"] == second[name]["weights"]
@@ -105,7 +105,7 @@ def test_all_train_until_the_last_batch_of_any(launch, tmp_path):
 
 
 def by_hand(batches, accumulate):
-    """Return the weights, and the loss of the last epoch, of one process that takes the mean of those who have a batch."""
+    """Return the weights and the last epoch's loss of one process that averages over the ranks that have a batch."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

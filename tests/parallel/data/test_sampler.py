@@ -35,7 +35,7 @@ def of_all(samplers):
 
 
 @given(length=st.integers(1, 200), batch_size=BATCHES, size=SIZES, shuffle=st.booleans(), epoch=st.integers(0, 9))
-def test_every_sample_comes_once_and_everyone_has_as_many_batches(length, batch_size, size, shuffle, epoch):
+def test_ranks_share_every_sample_once_in_equal_numbers_of_batches(length, batch_size, size, shuffle, epoch):
     samplers = team(length, batch_size, size, shuffle=shuffle, seed=3)
     for one in samplers:
         one.set_epoch(epoch)
@@ -45,7 +45,7 @@ def test_every_sample_comes_once_and_everyone_has_as_many_batches(length, batch_
 
 
 @given(length=st.integers(1, 200), batch_size=BATCHES, size=SIZES)
-def test_joint_batches_are_those_of_one_process(length, batch_size, size):
+def test_global_batches_equal_the_batches_of_one_process(length, batch_size, size):
     one = [set(batch) for batch in TeamBatchSampler(length, batch_size * size, shuffle=True, seed=1)]
     joint = [
         set().union(*batches) for batches in zip(*of_all(team(length, batch_size, size, shuffle=True, seed=1)), strict=True)
@@ -54,7 +54,7 @@ def test_joint_batches_are_those_of_one_process(length, batch_size, size):
 
 
 @given(data=st.data(), length=st.integers(1, 200), shuffle=st.booleans())
-def test_teams_of_other_sizes_go_on_and_no_sample_is_lost_or_repeated(data, length, shuffle):
+def test_no_sample_is_lost_or_repeated_if_the_number_of_ranks_changes(data, length, shuffle):
     seen, state, done = [], None, 0
     for _ in range(data.draw(st.integers(1, 4))):
         samplers = team(length, data.draw(BATCHES), data.draw(SIZES), shuffle=shuffle, seed=7)
@@ -64,7 +64,7 @@ def test_teams_of_other_sizes_go_on_and_no_sample_is_lost_or_repeated(data, leng
             done = {one.resume(state, done) for one in samplers}.pop()
         rows = [
             row[done - samplers[0].first :] for row in of_all(samplers)
-        ]  # with the same number of ranks, the done ones come first
+        ]  # with the same number of ranks, the finished batches come first
         left = length - len(seen)
         if 0 < left < samplers[0].size:
             return  # the only case with repeated samples
@@ -79,20 +79,20 @@ def test_teams_of_other_sizes_go_on_and_no_sample_is_lost_or_repeated(data, leng
 
 
 @given(length=st.integers(0, 100), batch_size=BATCHES, size=SIZES, start=st.integers(0, 100))
-def test_a_start_leaves_out_what_was_seen(length, batch_size, size, start):
+def test_start_skips_the_samples_before_it(length, batch_size, size, start):
     start = min(start, length)
     seen = {index for row in of_all(team(length, batch_size, size, start=start)) for batch in row for index in batch}
     assert seen == set(range(start, length))
 
 
 @given(length=st.integers(0, 100), batch_size=BATCHES, size=SIZES)
-def test_what_is_short_is_dropped_where_that_is_asked(length, batch_size, size):
+def test_drop_last_drops_short_batches(length, batch_size, size):
     rows = of_all(team(length, batch_size, size, drop_last=True))
     assert all(len(batch) == batch_size for row in rows for batch in row)
     assert len(rows[0]) == length // (batch_size * size)
 
 
-def test_the_order_is_another_in_each_epoch_and_comes_from_the_seed():
+def test_the_order_depends_on_the_seed_and_the_epoch():
     def order(seed, epoch):
         sampler = TeamBatchSampler(50, 50, shuffle=True, seed=seed)
         sampler.set_epoch(epoch)
@@ -104,13 +104,13 @@ def test_the_order_is_another_in_each_epoch_and_comes_from_the_seed():
 
 
 @pytest.mark.parametrize("given", [{"rank": 2, "size": 2}, {"size": 0}, {"batch_size": 0}, {"start": 11}, {"rank": -1}])
-def test_what_means_nothing_is_refused(given):
+def test_invalid_arguments_raise(given):
     with pytest.raises(BadLoop, match="TeamBatchSampler: invalid"):
         TeamBatchSampler(**{"length": 10, "batch_size": 2, "size": 2, **given})
 
 
 @given(length=st.integers(1, 60), batch_size=BATCHES, size=SIZES, drop_last=st.booleans(), has_own=st.booleans())
-def test_the_order_is_what_a_loader_of_one_process_draws(length, batch_size, size, drop_last, has_own):
+def test_the_order_equals_that_of_a_dataloader_in_one_process(length, batch_size, size, drop_last, has_own):
     def passes(loader_of):
         torch.manual_seed(4)
         generator = torch.Generator().manual_seed(5) if has_own else None
@@ -128,7 +128,7 @@ def test_the_order_is_what_a_loader_of_one_process_draws(length, batch_size, siz
         return Joint(chief, others)
 
     class Joint(torch.utils.data.DataLoader):
-        """A loader of the chief's process, with the batches of the others joined to its own."""
+        """The chief's loader, with the batches of the other ranks joined to its own."""
 
         def __init__(self, chief, others):
             chief.from_chief = self.tell

@@ -11,7 +11,7 @@ from torch.distributed import TCPStore  # noqa: E402
 from hookpoint.parallel.launch.launcher import LoopbackRendezvous  # noqa: E402
 
 
-def test_each_attempt_has_a_store_of_its_own_at_the_port_that_was_given():
+def test_each_attempt_gets_a_new_store_at_the_given_port():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     rendezvous = LoopbackRendezvous("a", port)

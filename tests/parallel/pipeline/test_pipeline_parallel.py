@@ -23,7 +23,7 @@ from hookpoint.storage.verify import verify  # noqa: E402
 
 FULL = os.environ.get("HOOKPOINT_FAULTS") == "all"
 SAME = ("step", "weights", "optimizer", "averages", "rate", "generator", "metrics", "predicted")
-WHOLES = []  # what the processes return that nothing happens to, where a test has found out already
+WHOLES = []  # results of the uninterrupted run on each rank, once a test has computed them
 
 CASES = {
     "1F1B": {},
@@ -54,7 +54,7 @@ def trained(cases, epochs, three=False):
     torch.set_num_threads(1)
 
     class Skips(Callback):
-        """Ask for each kind of skip, where the loss that all have says so, or at some step."""
+        """Request each kind of skip: at some steps, or when the loss, which all ranks share, is small."""
 
         may_skip = True
 
@@ -83,7 +83,7 @@ def trained(cases, epochs, three=False):
     def train(schedule="1F1B", accumulate=1, clip=None, precision="32", by_function=False, outputs=True, skips=False):
         generator = torch.Generator().manual_seed(1)
         inputs, targets = torch.randn(165, 6, generator=generator), torch.randint(0, 4, (165,), generator=generator)
-        targets[::7] = -100  # these have no effect
+        targets[::7] = -100  # ignored by the criterion
         torch.manual_seed(0 if os.environ.get("RANK", "0") == "0" else 5)  # the chief's weights are trained
         model = nn.Sequential(
             nn.Linear(6, 16), nn.Tanh(), nn.Sequential(nn.Linear(16, 17), nn.Tanh(), nn.LayerNorm(17)), nn.Linear(17, 4)
@@ -132,7 +132,7 @@ def flat(weights):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_stages_train_as_one_process_does(launch, sample, ranks):
+def test_stages_train_like_a_single_process(launch, sample, ranks):
     cases, epochs = (sample(SOME, CASES), sample(2, 5)) if ranks == 2 else ({"1F1B": {}}, sample(1, 5))
     whole = trained(cases, epochs)
     results = launch(trained, ranks=ranks, cases=cases, epochs=epochs, three=ranks == 3).results
@@ -153,11 +153,11 @@ def test_stages_train_as_one_process_does(launch, sample, ranks):
         for kind in ("weights", "average"):
             parts = [found[case][kind] for found in results]
             joined = {name: value for part in parts for name, value in part.items()}
-            assert sum(map(len, parts)) == len(joined)  # each rank has its own, and together they have all
+            assert sum(map(len, parts)) == len(joined)  # each rank has its own layers, and together they have all
             assert is_near(flat(joined), flat(expected[kind]), limit)
 
 
-def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, sample, tmp_path, scripts):
+def test_checkpoints_resume_bit_for_bit_and_contain_the_whole_model(launch, sample, tmp_path, scripts):
     def save_and_go_on(folder, options):
         from functools import partial
 
@@ -204,7 +204,7 @@ def test_checkpoints_go_on_bitwise_and_have_the_whole_model(launch, sample, tmp_
         train(str(tmp_path / "run"), allow_world_change=True)
 
 
-def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
+def test_signals_settings_and_errors_of_one_rank_affect_all_ranks(launch, tmp_path):
     def fail(folder):
         import os
         import signal
@@ -304,7 +304,7 @@ def test_what_happens_to_one_process_happens_to_all(launch, tmp_path):
 
 
 @pytest.mark.parametrize("number", range(10 if FULL else 0))
-def test_a_killed_process_is_restarted_and_the_run_ends_as_if_nothing_had_happened(launch, tmp_path, number):
+def test_a_run_with_a_killed_rank_restarts_and_ends_with_the_same_result(launch, tmp_path, number):
     pids = tmp_path / "pids"
     pids.mkdir()
     chance = random.Random(number)
@@ -336,7 +336,7 @@ def test_a_killed_process_is_restarted_and_the_run_ends_as_if_nothing_had_happen
     assert verify(tmp_path / "run").ok
 
 
-def test_a_model_is_cut_where_its_modules_are_called_in_order():
+def test_a_model_can_be_cut_only_where_modules_are_called_in_order():
     model = nn.Sequential(nn.Linear(1, 2), nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), nn.Linear(4, 5))
 
     def sizes(split):
@@ -365,7 +365,7 @@ def test_a_model_is_cut_where_its_modules_are_called_in_order():
         stages_of(encoder, ("linear2",))
 
 
-def test_wrong_arguments_are_refused_at_once():
+def test_invalid_arguments_raise_at_once():
     for options in ({"split": ()}, {"split": (1,), "microbatches": 0}, {"split": (1,), "schedule": "gpipe"}):
         with pytest.raises(BadLoop, match="PipelineParallel"):
             PipelineParallel(**options)
@@ -384,7 +384,7 @@ CRITERIA = {
 
 
 @pytest.mark.parametrize("name", CRITERIA)
-def test_the_mean_of_microbatch_losses_is_the_loss_of_the_batch(name):
+def test_the_mean_of_microbatch_losses_equals_the_loss_of_the_batch(name):
     numbers = torch.Generator().manual_seed(0)
     outputs, targets = torch.randn(12, 3, generator=numbers), torch.tensor([0, 1, 1, 0, 0, 0, 2, 1, 2, 0, 1, 2])
     loss = MicrobatchLoss(CRITERIA[name])

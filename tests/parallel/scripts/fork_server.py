@@ -1,4 +1,4 @@
-"""Fork server: the tests' ranks are forks of this process, a fork of warm Python, which has imported everything.
+"""Fork server: the tests' ranks are forks of this process, which is a fork of warm Python and has imported everything.
 
 Each line it reads is a request. It answers with the process ids, and with the exit statuses when all have
 ended. If one fails, it terminates the others, as torchrun does.
@@ -76,7 +76,7 @@ def become(order: dict[str, Any], rank: int) -> None:
 
 
 def statuses(pids: list[int]) -> list[int]:
-    """Return their exit statuses, in order."""
+    """Wait for these processes; return their exit statuses, in order."""
     ended: dict[int, int] = {}
     until = None
     while len(ended) < len(pids):

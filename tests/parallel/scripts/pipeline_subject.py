@@ -1,7 +1,7 @@
-"""The run that the tests of pipelines are made with: small, and with all that a real one draws and keeps.
+"""The run of the pipeline tests: small, but with everything that a real run draws and keeps.
 
-Dropout and batch norm, batches that a callback changes by drawn numbers, Adam with a rate that changes with each step, a short
-last batch, averaged weights, a validation in each epoch, checkpoints every other step and of the best epoch.
+It has dropout, batch norm, batches that a callback changes randomly, Adam with a learning rate that changes at each step, a
+short last batch, averaged weights, a validation in each epoch, and checkpoints every other step and of the best epoch.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def train(
     every: int = 2,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train to the end, or until a callback stops the run; return the results, to the last bit."""
+    """Train to the end, or until a callback stops the run; return the exact results."""
     random.seed(5)
     torch.manual_seed(5)
     model = network()

@@ -1,7 +1,7 @@
-"""The run that the tests of sharded checkpoints are made with: all that an optimizer, a model and callbacks may have in parts.
+"""The run of the sharded-checkpoint tests, with everything that a model, an optimizer and callbacks may shard.
 
-Tied, frozen and very small weights, statistics of batch norm, two groups of parameters, averages of the weights, and gradients
-of batches that no step has followed yet. Or two models with an optimizer each, in your own loop, which shards them.
+It has tied, frozen and very small weights, batch-norm statistics, two parameter groups, averaged weights, and accumulated
+gradients that no step has used yet. `train_two` trains two models, each with its own optimizer, in a loop that shards them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH = 64
 
 
 class Net(nn.Module):
-    """Two layers with one weight, a frozen one, batch norm, and a bias of a single number."""
+    """Two layers with a shared weight, a frozen layer, batch norm, and a bias with a single element."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Net(nn.Module):
 
 
 class Events(Callback):
-    """Stop the run after an iteration, which saves it, poison the weights of one rank, look at what is saved and put back."""
+    """Stop the run after an iteration, poison the weights of one rank, and record what is saved and loaded."""
 
     def __init__(self, stop_at: int = -1, poison_at: int = -1) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Events(Callback):
 
 
 def train(workdir: str, *, events: Events | None = None, **options: Any) -> dict[str, Any]:
-    """Train a Net to the end, or to where the events stop it; return digests of all that it has then."""
+    """Train a Net to the end, or until the events stop the run; return digests of the final state."""
     torch.manual_seed(3)
     model = Net()
     inputs = torch.randn(32, WIDTH)
@@ -88,7 +88,7 @@ def train(workdir: str, *, events: Events | None = None, **options: Any) -> dict
 
 
 def train_two(workdir: str, *, stop_at: int = -1) -> dict[str, Any]:
-    """Train two models, each with its own optimizer, sharded by fully_shard in your own loop."""
+    """Train two models, each with its own optimizer, sharded by fully_shard in a custom loop."""
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(3)
@@ -114,7 +114,7 @@ def train_two(workdir: str, *, stop_at: int = -1) -> dict[str, Any]:
 
 
 def digests(run: Any) -> dict[str, str]:
-    """Return digests of whole tensors: of the weights by their names, of the optimizer's state, of open gradients."""
+    """Return digests of full tensors: the weights by name, the optimizer's state, and accumulated gradients."""
     models = run.model if isinstance(run.model, dict) else {"": run.model}
     optimizers = run.optimizer if isinstance(run.optimizer, dict) else {"": run.optimizer}
     return {
@@ -134,7 +134,7 @@ def digests(run: Any) -> dict[str, str]:
 
 
 def digest(tensors: Any) -> str:
-    """Return the SHA-256 of names and whole tensors, to the last bit."""
+    """Return the SHA-256 of names and full tensors."""
     found = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -1,8 +1,8 @@
-"""The run that the tests of team checkpoints are made with: small, and with all that a real one draws and keeps.
+"""The run of the tests with several ranks: small, but with everything that a real run draws and keeps.
 
-Dropout and batch norm, samples that are changed when they are read by numbers of two generators, Adam with a rate that changes
-with each step, a validation in each epoch, checkpoints every other step and of the best epoch. As a Runner with a strategy, or
-as your own loop around DistributedDataParallel.
+It has dropout, batch norm, samples augmented with numbers from two generators, Adam with a learning rate that changes at each
+step, a validation in each epoch, and checkpoints every other step and of the best epoch. It is a Runner with a strategy, or
+a custom loop around DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE",
 
 
 class Augmented(Dataset[Any]):
-    """Samples with random changes on each read; each has its number."""
+    """Samples with random changes on each read; each includes its index."""
 
     def __init__(self) -> None:
         numbers = torch.Generator().manual_seed(1)
@@ -63,11 +63,11 @@ class Augmented(Dataset[Any]):
 
 
 class Cut(Exception):
-    """Interrupts a run on all ranks, as a kill would: nothing more is saved."""
+    """Raised to interrupt a run on all ranks, as a kill would: nothing more is saved."""
 
 
 class Ledger(Callback):
-    """Keep which samples this process has seen in which epoch, in the checkpoint; stop the run, or cut it off, if told to."""
+    """Keep the samples that this rank has seen, by epoch, in the checkpoint; stop or interrupt the run on request."""
 
     per_rank_state = True
 
@@ -102,7 +102,7 @@ class Ledger(Callback):
 
 
 class Main(MainCallback):
-    """Do not pass the number of each sample to the model."""
+    """Do not pass the index of each sample to the model."""
 
     def on_iter_forward(self, run: Any) -> None:
         inputs, run.targets = run.batch[:2]
@@ -121,9 +121,10 @@ def train(
     every: int = 2,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train to the end, or to where the ledger stops it; return what came out, to the last bit, and the samples seen.
+    """Train to the end, or until the ledger stops the run; return the exact results and the samples seen.
 
-    Without `norm`, a batch may be a single sample. A checkpoint is made every so many steps: they take most of the time.
+    Without `norm`, a batch may be a single sample. Checkpoints take most of the time; `every` is the number of steps between
+    them.
     """
     random.seed(5)
     torch.manual_seed(5)
@@ -199,7 +200,7 @@ def _loop(
             sampler.set_epoch(epoch)
             called.train()
             for inputs, targets, _ in run.batches(loader):
-                # Two batches make a step, and the last of an odd number one.
+                # Two batches make a step; with an odd number of batches, the last one makes a step alone.
                 is_step = run.batch_idx % 2 == 1 or run.batch_idx + 1 == len(loader)
                 with nullcontext() if is_step or not is_shared else called.no_sync():
                     loss = criterion(called(inputs), targets)

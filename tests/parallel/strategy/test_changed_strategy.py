@@ -11,12 +11,12 @@ torch = pytest.importorskip("torch")
 hookpoint = pytest.importorskip("hookpoint")
 
 
-def test_a_class_is_no_strategy():
+def test_a_strategy_class_raises():
     with pytest.raises(BadLoop, match="strategy=AsyncSGD is a class"):
         hookpoint.Runner(torch.nn.Linear(2, 1), strategy=hookpoint.AsyncSGD)
 
 
-def test_a_model_goes_from_one_strategy_to_another_or_is_refused(launch):
+def test_a_model_can_change_its_strategy_unless_it_is_already_split(launch):
     def reuse():
         import torch
         from subject import RANK, digest
@@ -96,7 +96,7 @@ def test_a_model_goes_from_one_strategy_to_another_or_is_refused(launch):
         assert first[name] == second[name]
 
 
-def test_a_checkpoint_of_copies_that_are_apart_is_for_their_strategy_alone(launch, tmp_path):
+def test_a_checkpoint_with_differing_copies_resumes_only_with_its_strategy(launch, tmp_path):
     def go_on(folder):
         from subject import Ledger, train
 
@@ -127,7 +127,7 @@ def test_a_checkpoint_of_copies_that_are_apart_is_for_their_strategy_alone(launc
         for result in (first, second):
             assert result[kind][0] == "CannotResume"
             assert "copies" in result[kind][1]
-    # The weight averages of all ranks have the same weight.
+    # The averages of all ranks are loaded with equal weight.
     loaded = load_weights(tmp_path / "run" / "checkpoints" / "step-00000002", averaged=True)
     assert first["averages"]["0.weight"] != second["averages"]["0.weight"]
     for name, value in first["averages"].items():

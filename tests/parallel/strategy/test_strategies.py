@@ -72,13 +72,13 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_two_processes_train_as_one_does_on_the_joint_batch(launch, sample, options):
+def test_two_ranks_train_like_one_process_on_the_global_batch(launch, sample, options):
     options = options or {"epochs": sample(3, 5)}
     one = trained(["data"], **options)["data"]
     first, second = launch(trained, kinds=KINDS, **options).results
     is_plain = list(options) == ["epochs"]
     again = launch(trained, kinds=sample(KINDS[:1], KINDS), **options).results[0] if is_plain else {}
-    assert first == second  # all values, on both
+    assert first == second  # all values, on both ranks
     for kind in KINDS:
         two = first[kind]
         assert two["step"] == one["step"]
@@ -90,7 +90,7 @@ def test_two_processes_train_as_one_does_on_the_joint_batch(launch, sample, opti
             assert again.get(kind, two) == two  # to the last bit, in new processes
 
 
-def test_a_window_that_is_cut_short_steps_with_the_gradients_of_all(launch):
+def test_a_window_cut_short_steps_with_the_gradients_of_all_ranks(launch):
     options = {"accumulate": 4, "epochs": 2, "cut": 4}
     first, _ = launch(trained, kinds=KINDS, **options).results
     for kind in KINDS:

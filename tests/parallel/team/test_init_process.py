@@ -11,7 +11,7 @@ pytest.importorskip("psutil")
 
 
 def opened(port, local):
-    """Join without a launcher's store; return where this process listens, and whether the store exists."""
+    """Join without a launcher's store; return the addresses this rank listens on, and whether it listens for the store."""
     import os
 
     import psutil
@@ -29,7 +29,7 @@ def opened(port, local):
 
 
 @pytest.mark.parametrize("local", [True, False], ids=["as torchrun says", "by the address where they meet"])
-def test_processes_on_one_machine_listen_on_loopback(launch, local):
+def test_ranks_on_one_machine_listen_on_loopback(launch, local):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     results = launch(opened, port=port, local=local).results
@@ -37,7 +37,7 @@ def test_processes_on_one_machine_listen_on_loopback(launch, local):
 
 
 def trained(strategy):
-    """Train in a store of a launcher; return where this process listens then."""
+    """Train with a launcher's store; return the addresses this rank listens on."""
     import psutil
     import torch
 
@@ -57,5 +57,5 @@ def trained(strategy):
 
 
 @pytest.mark.parametrize("strategy", ["DataParallel", "AsyncSGD"])
-def test_processes_that_train_on_one_machine_listen_on_loopback(launch, strategy):
+def test_ranks_that_train_on_one_machine_listen_on_loopback(launch, strategy):
     assert launch(trained, strategy=strategy).results == [["127.0.0.1"]] * 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
+def test_a_collective_call_on_only_one_rank_raises_within_the_timeout(launch):
     def alone():
         import time
         from functools import partial
@@ -22,7 +22,7 @@ def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
 
         torch.distributed.init_process_group("gloo")
         began, said = time.monotonic(), None
-        waits = 2 if torch.distributed.get_rank() == 1 else 60  # whoever gives up first is gone for the other
+        waits = 2 if torch.distributed.get_rank() == 1 else 60  # the rank that gives up first is gone for the other rank
         try:
             with Loop([Lonely()], log_every=0, team=partial(TorchTeam, seconds=waits)) as run:
                 for _ in run.epochs(1):
@@ -33,7 +33,7 @@ def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
         ended = time.monotonic() - began
         folder = Path(os.environ["RESULTS"])  # noqa: F821
         (folder / f"said{run.rank}").touch()
-        while len(list(folder.glob("said*"))) < 2:  # when one ends, it is gone for the other, which must report what it saw
+        while len(list(folder.glob("said*"))) < 2:  # a rank that ends is gone for the other, which must first report
             time.sleep(0.01)
         return [said, ended]
 
@@ -48,7 +48,7 @@ def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
     assert first[0].startswith("rank 0 waits in the exchange of requests between ranks at iteration 3, epoch 1;")
 
 
-def test_ranks_that_talk_of_different_things_are_named(launch):
+def test_different_collective_calls_raise_and_both_are_named(launch):
     def apart():
         import torch  # noqa: F401
 
@@ -88,7 +88,7 @@ def test_ranks_that_talk_of_different_things_are_named(launch):
         )
 
 
-def test_a_rank_that_fails_is_gone_for_the_others(launch):
+def test_collective_calls_after_an_error_on_one_rank_raise(launch):
     def fail():
         import torch  # noqa: F401
 
@@ -115,7 +115,7 @@ def test_a_rank_that_fails_is_gone_for_the_others(launch):
     assert "on_run_end failed too: OutOfStep: run.reduce(op='sum') in Fail at on_run_end" in outcome.printed
 
 
-def test_a_loop_that_one_rank_alone_enters_is_named_within_the_timeout(launch):
+def test_a_loop_entered_by_only_one_rank_raises_within_the_timeout(launch):
     def enter(first):
         import os
 

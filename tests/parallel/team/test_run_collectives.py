@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 
-def test_processes_talk_through_the_run(launch):
+def test_run_reduces_agrees_and_broadcasts_across_ranks(launch):
     def talk():
         import torch  # noqa: F401
 

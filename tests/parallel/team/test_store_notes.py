@@ -11,7 +11,7 @@ import torch.distributed as dist
 from hookpoint.parallel.team._store_notes import StoreNotes
 
 
-def test_a_rank_that_is_stopped_is_named_by_another_one(launch):
+def test_a_stopped_rank_is_named_by_another_rank(launch):
     def train():
         import logging
         import os
@@ -58,7 +58,7 @@ def test_a_rank_that_is_stopped_is_named_by_another_one(launch):
     assert not other["reports"]
 
 
-def test_a_rank_that_is_busy_elsewhere_is_named_with_its_place(launch):
+def test_a_busy_rank_is_named_with_its_stack(launch):
     def train():
         import logging
         import os
@@ -100,7 +100,7 @@ def test_a_rank_that_is_busy_elsewhere_is_named_with_its_place(launch):
 
 
 @pytest.mark.parametrize("how", [pytest.param("hangs", marks=pytest.mark.slow), "is stopped"])
-def test_a_rank_that_hangs_ends_all_and_the_next_start_goes_on(how, launch, tmp_path):
+def test_a_hanging_rank_ends_all_ranks_and_the_next_start_resumes(how, launch, tmp_path):
     def train(folder, how):
         import os
         import signal
@@ -149,12 +149,12 @@ def test_a_rank_that_hangs_ends_all_and_the_next_start_goes_on(how, launch, tmp_
     assert launch(train, folder=str(tmp_path), how="").results == [12, 12]
 
 
-def test_without_a_store_that_can_be_opened_once_more_there_are_no_notes():
+def test_there_are_no_notes_without_a_default_store():
     assert not dist.is_initialized()
     assert StoreNotes.in_default_store(0, 2) is None
 
 
-def test_a_store_that_does_not_answer_is_not_asked_again():
+def test_a_store_that_fails_is_not_used_again():
     asked = []
 
     class Gone:

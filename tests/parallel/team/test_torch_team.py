@@ -1,4 +1,4 @@
-"""Process groups end with the run, including their threads: at interpreter exit they may abort the process."""
+"""Process groups end with the run, including their threads, which could abort the process at interpreter exit."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_a_run_leaves_no_threads_behind(launch):
     for found in launch(leave).results:
         assert found.pop("after") == "the process group is closed; the run has ended.\n  call      collectives inside the run"
         assert found.pop("at rest")
-        assert len(found) == 6  # before any run, and after each, there are those of the group that training talks over
+        assert len(found) == 6  # before any run and after each, there are only the threads of the default group
         assert len(set(found.values())) == 1, found
 
 
-def test_no_team_is_ready_before_all_ranks_have_connected(launch):
+def test_a_team_is_ready_only_after_all_ranks_have_connected(launch):
     def join():
         import time
 
@@ -91,7 +91,7 @@ def test_no_team_is_ready_before_all_ranks_have_connected(launch):
     assert launch(join).results == [True, True]
 
 
-def test_nobody_waits_for_an_answer_that_does_not_come(launch):
+def test_closing_a_team_does_not_wait_for_a_rank_that_does_not_answer(launch):
     def part():
         import os
         import time
@@ -107,7 +107,7 @@ def test_nobody_waits_for_an_answer_that_does_not_come(launch):
         if team.rank == 1:
             others.gather(os.getpid())
             others.close()
-            return None  # without a word in the first one
+            return None  # without an answer in the first team
         team.start_agreeing(1)
         team.close()
         team.close()

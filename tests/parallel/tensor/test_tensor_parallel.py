@@ -1,4 +1,4 @@
-"""TensorParallel: the numbers of a single process."""
+"""TensorParallel computes the same numbers as a single process."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def is_near(one, other):
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 4])
-def test_processes_train_as_one_does(launch, sample, ranks):
+def test_ranks_train_like_a_single_process(launch, sample, ranks):
     options, epochs = sample(OPTIONS[1:], OPTIONS), sample(2, 5)
     alone = trained(2, options, epochs)
     first, *others = launch(trained, ranks=ranks, size=2, options=options, epochs=epochs).results
@@ -141,7 +141,7 @@ def many_things():
         return [apart, split, type(outputs[0]) is torch.Tensor]
 
     class Net(nn.Module):
-        """A small language model with its usual names: attention that counts heads, a gated pair, tied embeddings."""
+        """A small language model with the usual names: attention that counts heads, a gated pair, tied embeddings."""
 
         def __init__(self, tied):
             super().__init__()
@@ -165,7 +165,7 @@ def many_things():
             return self.lm_head(x)
 
     class Norms(nn.Module):
-        """Sequence parallel: between the layers each process has some of the places, and what it gives is a DTensor."""
+        """Sequence parallel: between the layers each rank has part of the sequence, and the output is a DTensor."""
 
         def __init__(self):
             super().__init__()
@@ -277,7 +277,7 @@ def many_things():
     return found
 
 
-def test_models_of_many_kinds_in_two_processes(launch):
+def test_many_kinds_of_models_train_on_two_ranks(launch):
     first, second = launch(many_things).results
     assert (first.pop("rank"), second.pop("rank")) == (0, 1)
     assert first == second
@@ -320,7 +320,7 @@ def exact(folder, kind, options):
     from hookpoint.core.errors import CannotResume
 
     class Asks(Callback):
-        """Stop the run, or send a signal, on one process alone."""
+        """Stop the run, or send a signal, on one rank only."""
 
         def __init__(self, step, sends):
             super().__init__()
@@ -364,7 +364,7 @@ def options(sample):
 
 @pytest.fixture
 def ends(launch, tmp_path, ended, options):
-    """Return what each process says of the runs above, and where they are; they are made once for each kind."""
+    """Return a function that returns the results of `exact` on each rank, and its folder; it runs once per kind."""
 
     def go(kind):
         if kind not in ended:
@@ -376,7 +376,7 @@ def ends(launch, tmp_path, ended, options):
 
 
 @pytest.mark.parametrize("kind", ["tensor", *(["data-tensor"] if FULL else [])])
-def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(ends, kind):
+def test_a_run_stops_on_all_ranks_at_once_and_resumes_bit_for_bit(ends, kind):
     (results, folder), ranks = ends(kind), RANKS[kind]
     for rank, result in enumerate(results):
         whole, resumed = result["whole"], result["resumed"]
@@ -403,7 +403,7 @@ def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(ends, kind)
 
 
 @pytest.mark.parametrize("number", range(10 if FULL else 0))
-def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, number, ends, options):
+def test_a_run_with_a_killed_rank_restarts_and_ends_with_the_same_result(launch, tmp_path, number, ends, options):
     kind = "data-tensor" if number % 4 == 3 else "tensor"
     (expected, _), ranks = ends(kind), RANKS[kind]
     pids, workdir = tmp_path / "pids", tmp_path / "run"
@@ -434,7 +434,7 @@ def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, num
     assert verify(workdir).ok
 
 
-def test_a_process_that_fails_is_named_and_nobody_waits(launch, tmp_path):
+def test_an_error_on_one_rank_is_reported_and_ends_all_ranks(launch, tmp_path):
     def fail(folder):
         from subject import RANK, train
 

@@ -1,4 +1,4 @@
-"""Which layers a plan splits, and how: decided without communication."""
+"""The layers that a plan splits, and how it splits them, decided without communication."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookpoint.parallel.tensor._tensor_plan import resolve_plan  # noqa: E402
 
 
 class Layers(nn.Module):
-    """Layers by name, and numbers that a module might keep."""
+    """A module with named layers and numeric attributes."""
 
     def __init__(self, numbers=None, **layers):
         super().__init__()
@@ -26,7 +26,7 @@ class Layers(nn.Module):
 
 
 def ways(plan, model, size=2):
-    """Return for each layer that is split "apart" or "whole": what a colwise one gives, or a rowwise one takes."""
+    """Return "apart" or "whole" for each split layer: the output of a colwise layer, or the input of a rowwise layer."""
     found = {}
     for name, _, style in resolve_plan(plan, {"": model}, size):
         layouts = style.output_layouts if isinstance(style, ColwiseParallel) else style.input_layouts
@@ -38,7 +38,7 @@ def attention(**numbers):
     return Layers(numbers, q_proj=nn.Linear(8, 8), k_proj=nn.Linear(8, 8), v_proj=nn.Linear(8, 8), o_proj=nn.Linear(8, 8))
 
 
-def test_words_keep_apart_what_may_be():
+def test_values_stay_sharded_between_layers_only_where_that_is_correct():
     pair = {"0": "colwise", "2": "rowwise"}
     row = [nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)]
     assert ways(pair, nn.Sequential(*row)) == {"0": "apart", "2": "apart"}
@@ -51,9 +51,9 @@ def test_words_keep_apart_what_may_be():
     assert ways({"0": "colwise", "1": "colwise", "3": "rowwise"}, chain) == {"0": "whole", "1": "apart", "3": "apart"}
 
 
-def test_the_ready_plan_knows_the_usual_layers():
+def test_the_default_plan_knows_the_common_layers():
     gated = Layers(w1=nn.Linear(4, 8), w2=nn.Linear(8, 4), w3=nn.Linear(4, 8))
-    fused = Layers(fc1=nn.Linear(4, 16), fc2=nn.Linear(8, 4))  # halves of 16 are multiplied: parts of it are not parts of them
+    fused = Layers(fc1=nn.Linear(4, 16), fc2=nn.Linear(8, 4))  # its halves are multiplied: its shards do not match fc2's
     normed = Layers(fc1=nn.Linear(4, 8), norm=nn.LayerNorm(8), fc2=nn.Linear(8, 4))
     assert ways(None, gated) == {"w1": "apart", "w2": "apart", "w3": "apart"}
     assert ways(None, fused) == {"fc1": "whole", "fc2": "whole"}
@@ -71,13 +71,13 @@ def test_the_ready_plan_knows_the_usual_layers():
     tied.fc1 = nn.Linear(4, 9, bias=False)
     tied.fc1.weight = tied.embed_tokens.weight
     tied.other = nn.Linear(4, 9, bias=False)
-    tied.other.weight = tied.embed_tokens.weight  # which is not split
+    tied.other.weight = tied.embed_tokens.weight  # not split
     with pytest.raises(BadLoop, match="split in the same way"):
         ways({"embed_tokens": "rowwise"}, tied)
     assert ways(None, Layers(deep=tied, fc2=nn.Linear(4, 4))) == {"fc2": "whole"}
 
 
-def test_patterns_are_those_of_torch():
+def test_plan_patterns_match_as_in_torch():
     model = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(2))
     assert ways({"*.0": "colwise", "[01].1": "rowwise"}, model) == dict.fromkeys(("0.0", "1.0", "0.1", "1.1"), "apart")
     (norm,) = resolve_plan({"0": SequenceParallel()}, {"": nn.Sequential(nn.LayerNorm(4))}, 2)
@@ -106,7 +106,7 @@ class Scaled(nn.Linear):
         (None, nn.Conv2d(1, 4, 1), "has no Linear layer"),
     ],
 )
-def test_a_plan_that_does_not_fit_is_refused(plan, layer, what):
+def test_a_plan_that_does_not_fit_the_model_raises(plan, layer, what):
     with pytest.raises(BadLoop, match=what):
         resolve_plan(plan, {"": nn.Sequential(layer)}, 2)
     uneven = {"0": ColwiseParallel(output_layouts=Replicate())}
@@ -124,6 +124,6 @@ def test_a_plan_that_does_not_fit_is_refused(plan, layer, what):
         ({"size": True}, "got True"),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(given, what):
+def test_invalid_arguments_raise_at_once(given, what):
     with pytest.raises(BadLoop, match=what):
         TensorParallel(**given)

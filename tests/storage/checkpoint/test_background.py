@@ -1,4 +1,4 @@
-"""A thread that writes checkpoints is waited for, even if a signal handler raises while it starts."""
+"""`Background` waits for the thread that writes checkpoints, even if a signal handler raises while the thread starts."""
 
 import sys
 import threading
@@ -11,7 +11,7 @@ from hookpoint.storage.checkpoint.background import Background
 
 
 class Interrupted(Exception):
-    """What a signal handler raises, as torch's does when a DataLoader worker dies."""
+    """Raised by a signal handler, as by torch's when a DataLoader worker dies."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def interrupted_as_a_thread_starts():
         sys.setprofile(known)
 
 
-def test_a_save_whose_start_was_interrupted_is_waited_for():
+def test_wait_waits_for_a_save_whose_start_was_interrupted():
     background, may_end = Background(), threading.Event()
 
     def save():
@@ -43,7 +43,7 @@ def test_a_save_whose_start_was_interrupted_is_waited_for():
     assert [saved.step for saved in background.collect()] == [1]
 
 
-def test_a_thread_that_cannot_start_is_not_waited_for(monkeypatch):
+def test_wait_returns_if_the_thread_could_not_start(monkeypatch):
     def refuse(*args, **options):
         raise RuntimeError("can't start new thread")
 

@@ -28,13 +28,13 @@ def describe(files):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return the folder of a checkpoint that was written."""
+    """Write a checkpoint and return its folder."""
     path = tmp_path / "step-00000007"
     write_checkpoint(path, STATE, describe)
     return path
 
 
-def test_what_is_read_is_what_was_written(folder, same):
+def test_a_checkpoint_is_read_back_unchanged(folder, same):
     found = read_checkpoint(folder)
     assert found.path == folder
     assert same(found.state, STATE)
@@ -42,14 +42,14 @@ def test_what_is_read_is_what_was_written(folder, same):
     assert os.listdir(folder.parent) == [folder.name]
 
 
-def test_folder_and_files_are_for_their_owner_only(folder):
+def test_only_the_owner_can_access_the_folder_and_its_files(folder):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE((folder / name).stat().st_mode) for name in FILES} == {0o600}
 
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("where", [0, 1, 0.1, 0.3, 0.5, 0.8, 0.99, -1])
-def test_a_flipped_byte_is_found(file, where, folder, flip):
+def test_a_flipped_byte_is_detected(file, where, folder, flip):
     at = int(where * (folder / file).stat().st_size) if isinstance(where, float) else where
     flip(folder / file, at)
     with pytest.raises(DamagedCheckpoint):
@@ -58,7 +58,7 @@ def test_a_flipped_byte_is_found(file, where, folder, flip):
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("kept", [0, 1, 0.25, 0.5, 0.9, -1])
-def test_a_cut_file_is_found(file, kept, folder):
+def test_a_truncated_file_is_detected(file, kept, folder):
     size = (folder / file).stat().st_size
     os.truncate(folder / file, int(kept * size) if isinstance(kept, float) else kept % size)
     with pytest.raises(DamagedCheckpoint):
@@ -66,7 +66,7 @@ def test_a_cut_file_is_found(file, kept, folder):
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_missing_file_is_found(file, folder):
+def test_a_missing_file_is_detected(file, folder):
     (folder / file).unlink()
     with pytest.raises(DamagedCheckpoint, match=rf"^{folder} is damaged: (it has no {file}|{file} is missing)\."):
         read_checkpoint(folder)
@@ -74,7 +74,7 @@ def test_a_missing_file_is_found(file, folder):
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("by", ["symlink", "folder", "pipe"])
-def test_something_else_in_place_of_a_file_is_found(file, by, folder, tmp_path):
+def test_a_link_folder_or_pipe_in_place_of_a_file_is_detected(file, by, folder, tmp_path):
     path = folder / file
     path.rename(tmp_path / file)
     if by == "symlink":
@@ -87,7 +87,7 @@ def test_something_else_in_place_of_a_file_is_found(file, by, folder, tmp_path):
         read_checkpoint(folder)
 
 
-def test_a_file_more_is_no_damage_and_is_named(folder):
+def test_extra_files_are_reported_but_are_not_damage(folder):
     before = read_checkpoint(folder).state
     for name in ("extra.bin", "state.pkl", "weights\x1b[2J", "z"):
         (folder / name).write_bytes(b"x")
@@ -98,14 +98,14 @@ def test_a_file_more_is_no_damage_and_is_named(folder):
     assert read_checkpoint(folder).state.keys() == before.keys()
 
 
-def test_a_file_more_hides_no_damage(folder, flip):
+def test_an_extra_file_does_not_hide_damage(folder, flip):
     (folder / "extra.bin").write_bytes(b"")
     flip(folder / "model.safetensors", -1)
     with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors changed after it was written"):
         verified(folder)
 
 
-def test_a_file_that_a_desktop_leaves_is_no_damage(folder):
+def test_a_ds_store_file_is_not_damage(folder):
     (folder / ".DS_Store").write_bytes(b"x")
     verified(folder)
 
@@ -116,7 +116,7 @@ def test_a_checkpoint_under_the_name_of_another_step_is_damaged(folder):
         read_checkpoint(folder.with_name("step-00000009"))
 
 
-def test_nothing_is_looked_into_before_all_is_verified(folder, flip, monkeypatch):
+def test_no_file_is_loaded_before_all_files_are_verified(folder, flip, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("looked into")
 
@@ -126,14 +126,14 @@ def test_nothing_is_looked_into_before_all_is_verified(folder, flip, monkeypatch
         read_checkpoint(folder)
 
 
-def test_a_disk_that_cannot_give_it_back_is_damage_and_other_errors_are_not(folder, failing):
+def test_an_io_error_is_damage_and_a_permission_error_is_not(folder, failing):
     with failing(3, errno.EIO, select=lambda operation: operation.name == "read"), pytest.raises(DamagedCheckpoint):
         verified(folder)
     with failing(1, errno.EACCES, select=lambda operation: operation.name == "open"), pytest.raises(PermissionError):
         verified(folder)
 
 
-def test_every_file_is_on_disk_for_good_before_the_folder_gets_its_name(tmp_path, failing):
+def test_every_file_is_synced_before_the_folder_gets_its_name(tmp_path, failing):
     target = tmp_path / "step-00000007"
     with failing(0) as seen:
         write_checkpoint(target, STATE, describe)
@@ -157,7 +157,7 @@ def test_every_file_is_on_disk_for_good_before_the_folder_gets_its_name(tmp_path
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES], ids=errno.errorcode.get)
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
-def test_whatever_fails_there_is_a_whole_checkpoint_or_none(error, lasting, tmp_path, failing, same):
+def test_a_failed_operation_leaves_a_complete_checkpoint_or_none(error, lasting, tmp_path, failing, same):
     with failing(0) as steps:
         write_checkpoint(tmp_path / "step-00000007", STATE, describe)
     assert len(steps) > 10
@@ -175,7 +175,7 @@ def test_whatever_fails_there_is_a_whole_checkpoint_or_none(error, lasting, tmp_
         assert all(name.startswith(".staging-") for name in left)
 
 
-def test_a_full_disk_says_how_full_it_is(tmp_path, failing):
+def test_the_error_for_a_full_disk_says_how_much_is_free(tmp_path, failing):
     with failing(3), pytest.raises(CannotSave) as caught:
         write_checkpoint(tmp_path / "step-00000007", STATE, describe)
     first, second, third = str(caught.value).splitlines()
@@ -186,20 +186,23 @@ def test_a_full_disk_says_how_full_it_is(tmp_path, failing):
     assert isinstance(caught.value, OSError)
 
 
-def test_a_name_that_is_taken_is_never_overwritten(folder, same):
+def test_an_existing_checkpoint_is_never_overwritten(folder, same):
     with pytest.raises(CannotSave, match="File exists"):
         write_checkpoint(folder, {"other": 1}, describe)
     assert same(read_checkpoint(folder).state, STATE)
     assert os.listdir(folder.parent) == [folder.name]
 
 
-def test_an_interruption_in_the_middle_of_a_file_leaves_nothing(tmp_path):
+def test_an_interrupted_write_leaves_nothing(tmp_path):
     def by(operation, proceed):
         if operation.name == "write" and operation.path.endswith("state.pt"):
             raise KeyboardInterrupt
         return proceed()
 
-    large = {"a": torch.ones(1_000_000), "b": torch.ones(1_000_000)}  # so that torch is in the middle of it
+    large = {
+        "a": torch.ones(1_000_000),
+        "b": torch.ones(1_000_000),
+    }  # large enough to interrupt torch in the middle of the file
     with intercepted(by), pytest.raises(KeyboardInterrupt):
         write_checkpoint(tmp_path / "step-00000007", large, describe)
     assert os.listdir(tmp_path) == []
@@ -210,17 +213,17 @@ def test_an_interruption_in_the_middle_of_a_file_leaves_nothing(tmp_path):
 
 @pytest.fixture
 def large(monkeypatch):
-    """Treat every state as a large one: files in parallel, hashed while they are written."""
+    """Treat every state as large: files are written in parallel, and hashed while they are written."""
     monkeypatch.setattr(checkpoint_folder, "LARGE_BYTES", 0)
     monkeypatch.setattr(hashing_writer, "LARGE_BYTES", 0)
 
 
-def test_files_that_are_written_in_parallel_are_the_same(folder, tmp_path, large):
+def test_files_written_in_parallel_are_identical(folder, tmp_path, large):
     write_checkpoint(tmp_path / "parallel", STATE, describe)
     assert [(tmp_path / "parallel" / name).read_bytes() for name in FILES] == [(folder / name).read_bytes() for name in FILES]
 
 
-def test_what_was_just_written_is_read_back_in_segments(tmp_path, large, monkeypatch, flip):
+def test_verify_written_detects_a_change_in_every_segment(tmp_path, large, monkeypatch, flip):
     monkeypatch.setattr(hashing_writer, "SEGMENT_BYTES", 1 << 16)
     monkeypatch.setattr(hashing_writer, "PIECE_BYTES", 1 << 16)
     folder, state = tmp_path / "step-00000007", {"parts": {"model": {"w": torch.arange(100_000)}}, "x": torch.ones(50_000)}
@@ -254,7 +257,7 @@ def test_a_large_file_that_cannot_be_written_leaves_nothing(tmp_path, large):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_write_that_takes_a_part_only_is_hashed_as_written(tmp_path, large, same):
+def test_partial_writes_are_hashed_correctly(tmp_path, large, same):
     def partly(operation, proceed):
         if operation.name == "write" and len(operation.data) > 100:
             return os.write(operation.descriptor, operation.data[:100])
@@ -266,7 +269,7 @@ def test_a_write_that_takes_a_part_only_is_hashed_as_written(tmp_path, large, sa
 
 
 @pytest.mark.parametrize("file", FILES[1:])
-def test_a_flipped_byte_in_a_large_file_is_found(file, folder, flip, large):
+def test_a_flipped_byte_in_a_large_file_is_detected(file, folder, flip, large):
     flip(folder / file, -1)
     with pytest.raises(DamagedCheckpoint, match=file):
         verified(folder)

@@ -82,18 +82,18 @@ def through_torch(value):
 
 @pytest.mark.parametrize("through", [through_json, through_torch])
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_what_comes_back_is_what_went_in(value, through, same):
+def test_values_survive_a_round_trip(value, through, same):
     assert same(through({"a": value}), {"a": value})
 
 
 @pytest.mark.parametrize("through", [through_json, through_torch])
 @settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(value=PLAIN)
-def test_any_tree_comes_back(value, through, same):
+def test_generated_trees_survive_a_round_trip(value, through, same):
     assert same(through([value]), [value])
 
 
-def test_arrays_that_come_back_can_be_written_to():
+def test_restored_arrays_are_writable():
     for through in (through_json, through_torch):
         array = through(np.zeros(2))
         array += 1

@@ -1,4 +1,4 @@
-"""Encrypted checkpoints: every run can resume from one with its key, and nobody without it."""
+"""Encrypted checkpoints: a run can resume from them only with the key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("cryptography", reason="needs the extra crypto")
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
-    """Begin and end each test like a process that was given no key."""
+    """Start and end each test like a process that was given no key."""
     monkeypatch.setattr(encryption, "_known", {})
     for name in (encryption.VARIABLE, encryption.FILE_VARIABLE):
         monkeypatch.delenv(name, raising=False)
@@ -59,7 +59,7 @@ def test_a_run_resumes_from_an_encrypted_checkpoint_bit_for_bit(tmp_path, key):
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
-def test_no_file_but_the_manifest_can_be_read_without_the_key(tmp_path, key):
+def test_only_the_manifest_can_be_read_without_the_key(tmp_path, key):
     fit(tmp_path / "run", checkpoint_key=key)
     folder = checkpoint_of(tmp_path / "run")
     for file in folder.iterdir():
@@ -83,7 +83,7 @@ def test_the_key_is_nowhere_in_the_run_folder_or_the_log(tmp_path, key, caplog, 
     assert secret not in repr(encryption.load_key(key))
 
 
-def test_without_the_key_a_checkpoint_verifies_is_listed_and_is_deleted(tmp_path, key):
+def test_a_checkpoint_can_be_verified_listed_and_deleted_without_the_key(tmp_path, key):
     fit(tmp_path / "run", epochs=3, checkpoint_key=key)
     encryption._known.clear()
     assert verify(tmp_path / "run").ok
@@ -94,7 +94,7 @@ def test_without_the_key_a_checkpoint_verifies_is_listed_and_is_deleted(tmp_path
     assert len(verify(tmp_path / "run").rows) == 1
 
 
-def test_a_missing_key_is_named_and_nothing_is_moved_or_loaded(tmp_path, key):
+def test_a_missing_key_raises_and_nothing_is_moved_or_loaded(tmp_path, key):
     fit(tmp_path / "run", checkpoint_key=key)
     fingerprint = encryption.load_key(key).fingerprint
     encryption._known.clear()
@@ -108,7 +108,7 @@ def test_a_missing_key_is_named_and_nothing_is_moved_or_loaded(tmp_path, key):
         load_weights(tmp_path / "run")
 
 
-def test_a_wrong_key_is_named_and_nothing_is_moved_or_loaded(tmp_path, key):
+def test_a_wrong_key_raises_and_nothing_is_moved_or_loaded(tmp_path, key):
     fit(tmp_path / "run", checkpoint_key=key)
     encryption._known.clear()
     wrong = tmp_path / "wrong.key"
@@ -127,7 +127,7 @@ def test_a_wrong_key_is_named_and_nothing_is_moved_or_loaded(tmp_path, key):
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("place", ["header", "salt", "middle", "tag"])
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])
-def test_a_flipped_byte_is_found_by_the_digest_and_by_the_cipher(tmp_path, key, name, place, forge):
+def test_a_flipped_byte_is_detected_by_the_digest_and_by_the_cipher(tmp_path, key, name, place, forge):
     fit(tmp_path / "run", checkpoint_key=key)
     folder = checkpoint_of(tmp_path / "run")
     data = bytearray((folder / name).read_bytes())
@@ -141,7 +141,7 @@ def test_a_flipped_byte_is_found_by_the_digest_and_by_the_cipher(tmp_path, key, 
         load_weights(folder, averaged=name == "state.pt")
 
 
-def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path, key, forge):
+def test_a_run_skips_a_damaged_checkpoint_and_moves_it_aside(tmp_path, key, forge):
     fit(tmp_path / "run", epochs=2, checkpoint_key=key)
     folder = checkpoint_of(tmp_path / "run")
     data = bytearray((folder / "state.pt").read_bytes())
@@ -183,7 +183,7 @@ def test_files_cannot_be_swapped_cut_or_reordered(tmp_path, key, monkeypatch):
         read()
 
 
-def test_two_files_with_the_same_content_differ(tmp_path, key):
+def test_encrypted_files_with_the_same_content_differ(tmp_path, key):
     loaded, contents = encryption.load_key(key), []
     for name in ("a", "b"):
         with (tmp_path / name).open("wb") as stream, encryption.encrypted(stream, "state.pt", loaded) as encrypted:
@@ -212,7 +212,7 @@ def test_a_key_is_read_from_a_file_or_the_environment_in_any_form(tmp_path, monk
 
 
 @pytest.mark.parametrize("variable", [encryption.VARIABLE, encryption.FILE_VARIABLE])
-def test_readers_take_the_key_from_the_environment(tmp_path, key, monkeypatch, variable):
+def test_readers_get_the_key_from_the_environment(tmp_path, key, monkeypatch, variable):
     weights = fit(tmp_path / "run", checkpoint_key=key)
     encryption._known.clear()
     monkeypatch.setenv(variable, key.read_text().strip() if variable == encryption.VARIABLE else str(key))
@@ -238,7 +238,7 @@ def test_tied_weights_stay_tied(tmp_path, key):
 
 
 @pytest.mark.parametrize("secret", ["ab" * 32, b"x" * 32, "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY="])
-def test_a_key_in_the_code_is_refused_without_printing_it(tmp_path, secret):
+def test_a_key_in_the_code_raises_without_being_printed(tmp_path, secret):
     with pytest.raises(errors.BadArgument, match=r"must be a file or 'env:NAME', not the key itself") as caught:
         Loop([ModelSaver()], workdir=tmp_path, checkpoint_key=secret)
     assert str(secret) not in str(caught.value)
@@ -252,7 +252,7 @@ def test_a_key_in_the_code_is_refused_without_printing_it(tmp_path, secret):
         (None, "env:NOT_SET", r"the environment variable NOT_SET is not set"),
     ],
 )
-def test_a_key_that_cannot_be_read_is_refused_before_the_run(tmp_path, content, source, text):
+def test_a_key_that_cannot_be_read_raises_before_the_run(tmp_path, content, source, text):
     if content is not None:
         (tmp_path / source).write_bytes(content)
     source = source if source.startswith("env:") else tmp_path / source
@@ -260,12 +260,12 @@ def test_a_key_that_cannot_be_read_is_refused_before_the_run(tmp_path, content, 
         Loop([ModelSaver()], workdir=tmp_path / "run", checkpoint_key=source)
 
 
-def test_a_key_does_not_apply_to_a_custom_store(tmp_path, key):
+def test_a_key_with_a_custom_store_raises(tmp_path, key):
     with pytest.raises(errors.BadArgument, match="checkpoint_key has no effect on the store passed as store="):
         Loop(store=CheckpointStore(tmp_path), checkpoint_key=key)
 
 
-def test_a_loop_without_torch_objects_is_encrypted_too(tmp_path, key):
+def test_a_loop_without_torch_objects_resumes_with_a_key(tmp_path, key):
     with Loop([ModelSaver()], workdir=tmp_path / "run", extra_callbacks=[], monitors=[], checkpoint_key=key) as run:
         for _ in run.epochs(2):
             pass
@@ -273,7 +273,7 @@ def test_a_loop_without_torch_objects_is_encrypted_too(tmp_path, key):
         assert run.epoch == 2
 
 
-def test_a_run_may_begin_to_encrypt_and_keeps_its_plain_checkpoints(tmp_path, key):
+def test_a_run_can_start_to_encrypt_and_keeps_its_plain_checkpoints(tmp_path, key):
     fit(tmp_path / "run")
     fit(tmp_path / "run", epochs=2, checkpoint_key=key)
     assert verify(tmp_path / "run").ok
@@ -282,7 +282,7 @@ def test_a_run_may_begin_to_encrypt_and_keeps_its_plain_checkpoints(tmp_path, ke
 
 
 @pytest.mark.parametrize("made", [Loop, lambda **options: Runner(torch.nn.Linear(2, 1), **options)])
-def test_a_key_without_a_workdir_is_refused(made, key):
+def test_a_key_without_a_workdir_raises(made, key):
     with pytest.raises(errors.BadArgument, match=r"^checkpoint_key needs a workdir: .*\n  give      workdir="):
         made(checkpoint_key=key)
 
@@ -295,7 +295,7 @@ def test_without_the_package_the_error_names_the_extra(tmp_path, key, monkeypatc
         Loop([ModelSaver()], workdir=tmp_path, checkpoint_key=key)
 
 
-def test_a_key_is_never_pickled(key):
+def test_a_key_cannot_be_pickled(key):
     import pickle
 
     with pytest.raises(TypeError, match="cannot be pickled"):

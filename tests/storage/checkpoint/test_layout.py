@@ -26,7 +26,7 @@ from hookpoint.storage.checkpoint.layout import (
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_places_and_names_stand_for_each_other(place, name):
+def test_a_place_and_its_name_convert_to_each_other(place, name):
     assert place.name == name
     assert Place.of(name) == place
 
@@ -44,7 +44,7 @@ def test_places_and_names_stand_for_each_other(place, name):
         "step-00001200\n",
     ],
 )
-def test_other_names_are_no_places(name):
+def test_other_names_are_not_places(name):
     assert Place.of(name) is None
 
 
@@ -58,7 +58,7 @@ def test_a_second_checkpoint_of_a_step_gets_the_next_number():
     assert next_place(["step-00000005-3", "step-00000006-9"], 5) == Place(5, 4)
 
 
-def test_damaged_ones_are_numbered():
+def test_damaged_checkpoints_are_numbered():
     assert damaged_name("step-00000005", []) == "damaged-step-00000005"
     assert damaged_name("step-00000005", ["damaged-step-00000005"]) == "damaged-step-00000005.2"
     taken = ["damaged-step-00000005", "damaged-step-00000005.2"]
@@ -79,7 +79,7 @@ def test_only_our_own_hidden_names_are_leftovers():
 
 
 @pytest.mark.parametrize("name", ["a", "best-val_loss", "best-val-error.top1", "0", "a" * 128])
-def test_a_safe_name_stays(name):
+def test_a_safe_name_is_unchanged(name):
     assert safe_name(name) == name
 
 
@@ -103,14 +103,14 @@ def test_a_safe_name_stays(name):
     ],
     ids=ascii,
 )
-def test_any_other_becomes_a_safe_one(name):
+def test_an_unsafe_name_becomes_safe(name):
     assert SAFE.fullmatch(safe_name(name))
     assert safe_name(name) != name
 
 
 @settings(derandomize=True, deadline=None)
 @given(st.text())
-def test_every_name_becomes_a_safe_one_and_keeps_it(name):
+def test_every_string_becomes_a_safe_name(name):
     assert SAFE.fullmatch(safe_name(name))
 
 
@@ -127,7 +127,7 @@ def test_the_folder_of_a_best_tag_is_readable(tag, folder):
     assert best_name(tag) == folder
 
 
-def test_no_two_tags_have_one_folder():
+def test_different_tags_have_different_folders():
     tags = [
         "a/b",
         "a--b",
@@ -147,6 +147,6 @@ def test_no_two_tags_have_one_folder():
     assert all(SAFE.fullmatch(best_name(f"best-{tag}")) for tag in tags)
 
 
-def test_no_two_names_become_one():
+def test_different_names_stay_different():
     names = ["a/b", "a-b", "a b", "a\\b", "a-b-", "a" * 200, "a" * 201, "A", "a", safe_name("a/b"), safe_name(safe_name("a/b"))]
     assert len({safe_name(name) for name in names}) == len(names)

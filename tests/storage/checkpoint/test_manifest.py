@@ -24,7 +24,7 @@ def manifest():
 
 
 def edited(data, **changes):
-    """Return a manifest with other content, whose digest is right all the same."""
+    """Return a manifest with changed content and a correct digest."""
     content = {**json.loads(data), **changes}
     del content["digest"]
     text = json.dumps(content, indent=1, sort_keys=True) + "\n"
@@ -32,12 +32,12 @@ def edited(data, **changes):
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
-def test_it_comes_back_as_it_was(manifest):
+def test_a_manifest_survives_a_round_trip(manifest):
     assert parse_manifest(manifest.encoded(), "it") == manifest
     assert parse_manifest(edited(manifest.encoded()), "it") == manifest
 
 
-def test_people_can_read_it(manifest):
+def test_a_manifest_is_readable_json(manifest):
     content = json.loads(manifest.encoded())
     assert content["step"] == 1200
     assert content["files"]["state.json"] == {"size": 12, "sha256": "0" * 64}
@@ -46,7 +46,7 @@ def test_people_can_read_it(manifest):
     assert "python" in content["versions"]
 
 
-def test_every_changed_byte_is_noticed(manifest):
+def test_every_changed_byte_is_detected(manifest):
     data = manifest.encoded()
     for at in range(len(data)):
         for bits in (0x01, 0x20, 0xFF):
@@ -55,7 +55,7 @@ def test_every_changed_byte_is_noticed(manifest):
                 parse_manifest(changed, "it")
 
 
-def test_every_cut_is_noticed(manifest):
+def test_every_truncation_is_detected(manifest):
     data = manifest.encoded()
     for end in range(len(data)):
         with pytest.raises(DamagedCheckpoint):
@@ -76,7 +76,7 @@ def test_every_cut_is_noticed(manifest):
     ],
     ids=["more", "blank", "float", "twice", "one-line", "list", "null", "deep"],
 )
-def test_another_text_of_the_same_content_is_none(manifest, change):
+def test_a_manifest_in_any_other_encoding_raises(manifest, change):
     with pytest.raises(DamagedCheckpoint):
         parse_manifest(change(manifest.encoded()), "it")
 
@@ -96,17 +96,17 @@ def test_another_text_of_the_same_content_is_none(manifest, change):
     ],
     ids=["up", "path", "itself", "short", "half", "list", "step", "tags", "clocks"],
 )
-def test_what_makes_no_sense_is_refused_even_with_the_right_digest(manifest, changes):
+def test_invalid_content_raises_even_with_a_correct_digest(manifest, changes):
     with pytest.raises(DamagedCheckpoint, match="is invalid"):
         parse_manifest(edited(manifest.encoded(), **changes), "it")
 
 
-def test_one_of_a_later_format_is_not_called_damaged(manifest):
+def test_a_manifest_of_a_later_format_is_not_reported_as_damaged(manifest):
     with pytest.raises(CannotResume, match=r"^it has format 3; this release of hookpoint reads format 1\."):
         parse_manifest(edited(manifest.encoded(), format=3), "it")
 
 
-def test_the_tag_exception_makes_it_one_of_an_exception():
+def test_the_tag_exception_marks_a_checkpoint_of_an_exception():
     made = Manifest(step=1, elapsed=0.0, tags=("exception",), clocks={}, identity={}, files={})
     assert parse_manifest(made.encoded(), "it").is_of_exception
     assert json.loads(made.encoded())["kind"] == "exception"

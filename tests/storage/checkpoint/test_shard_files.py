@@ -24,7 +24,7 @@ SHARD = "__0_0.distcp"
 
 @pytest.fixture
 def mesh():
-    """Return a mesh of this one process, whose tensors are sharded all the same."""
+    """Return a mesh of this single process; its tensors are sharded nevertheless."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -64,7 +64,7 @@ def checkpoint(store, tensors):
 
 
 def put(folder, name, data):
-    """Put other bytes into a file, and write the manifest that fits them."""
+    """Replace the bytes of a file, and write a matching manifest."""
     made = read_manifest(folder)
     (folder / name).write_bytes(data)
     (folder / "manifest.json").write_bytes(
@@ -72,7 +72,7 @@ def put(folder, name, data):
     )
 
 
-def test_tensors_come_back_whole_or_in_parts(checkpoint, tensors):
+def test_tensors_are_loaded_full_or_sharded(checkpoint, tensors):
     assert sorted(os.listdir(checkpoint)) == [".metadata", SHARD, "manifest.json", "state.json"]
     weights = load_weights(checkpoint)
     for name, tensor in tensors.items():
@@ -93,7 +93,7 @@ def test_tensors_come_back_whole_or_in_parts(checkpoint, tensors):
     assert load_weights(checkpoint.with_name("best-x")).keys() == weights.keys()
 
 
-def test_what_an_optimizer_keeps_lies_as_its_parameters(store, mesh):
+def test_optimizer_state_is_sharded_like_its_parameters(store, mesh):
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
     one, other = (torch.nn.Parameter(distribute_tensor(torch.ones(2, wide), mesh, [Shard(wide - 2)])) for wide in (2, 3))
@@ -113,7 +113,7 @@ def test_what_an_optimizer_keeps_lies_as_its_parameters(store, mesh):
 
 
 @pytest.mark.parametrize("name", [SHARD, ".metadata"])
-def test_a_damaged_file_is_found_before_it_is_read(checkpoint, name):
+def test_a_damaged_file_is_detected_before_it_is_read(checkpoint, name):
     data = bytearray((checkpoint / name).read_bytes())
     data[len(data) // 2] ^= 1
     (checkpoint / name).write_bytes(bytes(data))
@@ -131,7 +131,7 @@ class Bomb:
         return open, (self.file, "w")
 
 
-def test_no_pickle_runs_code_even_if_its_digest_fits(checkpoint, tmp_path):
+def test_a_pickle_cannot_run_code_even_with_a_correct_digest(checkpoint, tmp_path):
     put(checkpoint, ".metadata", pickle.dumps(Bomb(str(tmp_path / "made"))))
     with pytest.raises(CannotResume, match=r"not allowed in \.metadata"):
         load_weights(checkpoint)
@@ -139,7 +139,7 @@ def test_no_pickle_runs_code_even_if_its_digest_fits(checkpoint, tmp_path):
 
 
 def named(module, name):
-    """Return the opcode that finds something by its name."""
+    """Return the opcode that looks up an object by its name."""
     return b"c" + module.encode() + b"\n" + name.encode() + b"\n"
 
 
@@ -149,7 +149,7 @@ def word(value):
 
 
 def slots(**values):
-    """Return the opcodes of a state that is set attribute by attribute, on whatever it is put into."""
+    """Return the opcodes of a state that sets attributes on any object."""
     return word((None, values))
 
 
@@ -176,7 +176,7 @@ HOSTILE = {
 
 
 def listed():
-    """Return everything that can be changed about what a description of tensors may name."""
+    """Return all attributes of the objects that the metadata of tensors may name."""
     from torch import serialization
     from torch.distributed.checkpoint import filesystem, metadata
 
@@ -187,7 +187,7 @@ def listed():
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_pickle_fills_nothing_but_instances(checkpoint, what):
+def test_a_pickle_can_set_attributes_only_on_instances(checkpoint, what):
     before = listed()
     put(checkpoint, ".metadata", b"\x80\x02" + HOSTILE[what] + b".")
     with pytest.raises(CannotResume, match=r"not allowed in \.metadata"):
@@ -209,13 +209,13 @@ UNLISTED = {
 
 
 @pytest.mark.parametrize("what", UNLISTED)
-def test_a_pickle_calls_nothing_but_what_describes_tensors(checkpoint, what):
+def test_a_pickle_can_call_only_allowed_functions(checkpoint, what):
     put(checkpoint, ".metadata", b"\x80\x04" + UNLISTED[what] + b".")
     with pytest.raises(CannotResume, match=r"not allowed in \.metadata"):
         load_weights(checkpoint)
 
 
-def test_nothing_outside_of_the_folder_is_read(checkpoint, tmp_path):
+def test_nothing_outside_the_folder_is_read(checkpoint, tmp_path):
     data = (checkpoint / ".metadata").read_bytes()
     outside = checkpoint.parent / SHARD
     outside.write_bytes((checkpoint / SHARD).read_bytes())
@@ -225,7 +225,7 @@ def test_nothing_outside_of_the_folder_is_read(checkpoint, tmp_path):
         load_weights(checkpoint)
 
 
-def test_what_is_not_what_was_written_is_no_checkpoint(store, tensors):
+def test_a_shard_that_differs_from_what_was_written_raises(store, tensors):
     def flip(operation, proceed):
         if operation.name == "fsync" and operation.path.endswith(SHARD):
             os.pwrite(operation.descriptor, b"?", 10)
@@ -238,7 +238,7 @@ def test_what_is_not_what_was_written_is_no_checkpoint(store, tensors):
     assert not folder.exists()
 
 
-def test_a_folder_that_is_not_there_is_said(store, tensors, tmp_path):
+def test_put_shards_raises_if_the_folder_is_missing(store, tensors, tmp_path):
     with pytest.raises(CannotSave, match="all ranks must share the workdir"):
         store.put_shards(tmp_path / "elsewhere", tensors, None)
 

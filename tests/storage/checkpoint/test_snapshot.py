@@ -38,7 +38,7 @@ def test_tied_tensors_stay_tied():
     assert taken["model"]["w"].data_ptr() == taken["model"]["tied"].data_ptr()
 
 
-def test_memory_is_used_again_where_shapes_and_types_agree():
+def test_memory_is_reused_if_shapes_and_types_match():
     snapshots, now = Snapshots(), state()
     first = snapshots.take(now, outlives_the_call=True)
     now["moments"] = now["moments"].contiguous()
@@ -50,7 +50,7 @@ def test_memory_is_used_again_where_shapes_and_types_agree():
     assert second["moments"].stride() == now["moments"].stride()
 
 
-def test_without_outliving_the_call_host_memory_is_not_copied():
+def test_cpu_memory_is_not_copied_if_the_snapshot_does_not_outlive_the_call():
     now = state()
     taken = Snapshots().take(now, outlives_the_call=False)
     assert taken["model"]["w"].data_ptr() == now["model"]["w"].data_ptr()
@@ -58,7 +58,7 @@ def test_without_outliving_the_call_host_memory_is_not_copied():
     assert taken["plain"] is not now["plain"]
 
 
-def test_odd_views_are_taken_as_what_they_show(same):
+def test_conjugate_and_strided_views_are_resolved(same):
     now = {str(number): torch.full((1000,), number + 2j).conj() for number in range(9)}
     now |= {"wide": torch.tensor(3.0).expand(2, 2), "part": torch.arange(9.0)[::4]}
     for outlives in (True, False):
@@ -66,13 +66,13 @@ def test_odd_views_are_taken_as_what_they_show(same):
         assert same(taken, {name: tensor.resolve_conj() for name, tensor in now.items()})
 
 
-def test_what_cannot_be_kept_is_refused_at_once():
+def test_values_that_cannot_be_saved_raise_at_once():
     with pytest.raises(NotSaveable, match=r"^plain\['a'\] is a set_iterator"):
         Snapshots().take({"plain": {"a": iter({1})}}, outlives_the_call=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_device_is_waited_for_once(monkeypatch, same):
+def test_copies_from_the_gpu_synchronize_once(monkeypatch, same):
     waits = []
     wait = torch.cuda.Stream.synchronize
     monkeypatch.setattr(torch.cuda.Stream, "synchronize", lambda stream: (waits.append(stream), wait(stream)))
@@ -85,18 +85,18 @@ def test_a_device_is_waited_for_once(monkeypatch, same):
     assert all(tensor.is_pinned() for tensor in taken.values())
 
 
-def test_buffers_of_the_last_copy_are_memory_that_the_next_one_does_not_need():
+def test_missing_bytes_excludes_the_buffers_of_the_last_snapshot():
     snapshots, state = Snapshots(), {"w": torch.ones(8), "tied": torch.ones(4), "n": 1}
     state["again"] = state["tied"]
     assert snapshots.missing_bytes(state) == 48
     snapshots.take(state, outlives_the_call=True)
     assert snapshots.missing_bytes(state) == 0
     assert snapshots.missing_bytes({**state, "w": torch.ones(9)}) == 36
-    assert snapshots.missing_bytes(state, enough=65) == 64  # 32 + 16 + 16, without looking for what is tied
+    assert snapshots.missing_bytes(state, enough=65) == 64  # 32 + 16 + 16, without looking for tied tensors
     assert snapshots.missing_bytes(state, enough=64) == 0
 
 
-def test_a_state_that_contains_itself_is_not_searched_for_ever():
+def test_missing_bytes_handles_a_state_that_contains_itself():
     state = {"w": torch.ones(8), "list": []}
     state["list"] += [state["list"], state["list"], torch.ones(2)]
     assert Snapshots().missing_bytes(state) == 32

@@ -14,7 +14,7 @@ from hookpoint.storage.checkpoint.state_files import check, files_of, read_state
 
 @pytest.fixture
 def through(tmp_path):
-    """Write a state to files and return what they give back."""
+    """Write a state to files and read it back."""
 
     def go(state):
         for name, write in files_of(state):
@@ -30,7 +30,7 @@ def model():
     return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
 
 
-def test_weights_are_safetensors_and_the_rest_is_one_file_for_torch(through, same, tmp_path):
+def test_weights_are_saved_as_safetensors_and_the_rest_as_one_torch_file(through, same, tmp_path):
     net = model()
     optimizer = torch.optim.Adam(net.parameters(), lr=np.float64(0.01).item())
     net(torch.ones(2, 3)).sum().backward()
@@ -49,13 +49,13 @@ def test_weights_are_safetensors_and_the_rest_is_one_file_for_torch(through, sam
     torch.optim.Adam(other.parameters()).load_state_dict(loaded["parts"]["optimizer"])
 
 
-def test_a_state_whose_only_tensors_are_weights_needs_torch_for_those_only(through, same, tmp_path):
+def test_a_state_whose_only_tensors_are_weights_has_no_torch_file(through, same, tmp_path):
     state = {"clocks": {"step": 1}, "parts": {"model": dict(model().state_dict()), "other": {1: (2.5, b"")}}}
     assert same(through(state), state)
     assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "state.json"]
 
 
-def test_several_models_are_a_file_each(through, same, tmp_path):
+def test_each_of_several_models_has_its_own_file(through, same, tmp_path):
     state = {"parts": {"model": {"critic": model().state_dict(), "a/b": {"0": model().state_dict()}, "none": {}}}}
     assert same(through(state), state)
     assert sorted(os.listdir(tmp_path)) == [
@@ -65,7 +65,7 @@ def test_several_models_are_a_file_each(through, same, tmp_path):
     ]
 
 
-def test_models_whose_names_would_be_one_file_are_both_kept(through, same):
+def test_models_whose_file_names_would_collide_are_both_saved(through, same):
     state = {"parts": {"model": {"a": {"b": {"w": torch.ones(1)}}, "a.b": {"w": torch.zeros(1)}}}}
     assert same(through(state), state)
 
@@ -81,27 +81,27 @@ def test_models_whose_names_would_be_one_file_are_both_kept(through, same):
     ],
     ids=["extra-state", "other-type", "arrays", "nothing", "list"],
 )
-def test_weights_that_safetensors_cannot_keep_are_kept_with_the_rest(weights, through, same, tmp_path):
+def test_weights_that_safetensors_cannot_store_are_saved_with_the_rest(weights, through, same, tmp_path):
     state = {"parts": {"model": weights}}
     assert same(through(state), state)
     assert not (tmp_path / "model.safetensors").exists()
 
 
-def test_a_small_view_does_not_drag_its_large_memory_along(through, same, tmp_path):
+def test_a_small_view_does_not_save_its_whole_storage(through, same, tmp_path):
     large = torch.arange(1_000_000.0)
     state = {"a": large[5:8], "b": {"c": large[7:9]}}
     assert same(through(state), state)
     assert (tmp_path / "state.pt").stat().st_size < 10_000
 
 
-def test_views_that_make_up_their_memory_are_stored_once(through, same, tmp_path):
+def test_views_of_the_same_storage_are_saved_once(through, same, tmp_path):
     large = torch.arange(100_000.0)
     state = {"a": large, "b": large.view(10, -1), "c": [large[:50_000], large[50_000:]]}
     assert same(through(state), state)
     assert (tmp_path / "state.pt").stat().st_size < 410_000
 
 
-def test_strides_of_optimizer_state_come_back(through):
+def test_strides_of_optimizer_state_are_restored(through):
     moments = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last)
     assert through({"a": moments})["a"].stride() == moments.stride()
 
@@ -131,7 +131,7 @@ def test_a_malicious_file_does_not_run(how, tmp_path):
     assert mark.exists(), "the file must be one that would have run"
 
 
-def test_weights_are_read_from_files_of_the_checkpoint_only(tmp_path):
+def test_weights_are_read_only_from_files_of_the_checkpoint(tmp_path):
     torch.save(
         {"state": {"parts": {}}, "weights": [{"names": (), "file": "../x", "kind": "dict", "keys": [], "metadata": None}]},
         tmp_path / "state.pt",
@@ -140,11 +140,11 @@ def test_weights_are_read_from_files_of_the_checkpoint_only(tmp_path):
         read_state(tmp_path, ["state.pt"])
 
 
-def test_checking_accepts_what_can_be_kept():
+def test_check_accepts_a_state_that_can_be_saved():
     check({"callbacks": {"Mine": {"state": {"a": torch.ones(1), "b": np.ones(1), "c": b""}}}, "parts": {"model": {}}})
 
 
-def test_checking_reads_back(monkeypatch):
+def test_check_raises_if_the_state_cannot_be_read_back(monkeypatch):
     def lose(*args, **kwargs):
         raise RuntimeError("no such type")
 

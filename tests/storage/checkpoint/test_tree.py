@@ -33,7 +33,7 @@ class MyDict(dict):
 Pair = namedtuple("Pair", "a b")
 
 
-def test_a_copy_shares_no_container_with_what_it_was_made_of(same):
+def test_a_copy_shares_no_container_with_the_original(same):
     state = {"a": [1, {"b": (2, [3])}], "c": OrderedDict(d={4}), "e": Counter("ff")}
     copy = copied(state)
     assert same(copy, state)
@@ -55,7 +55,7 @@ def test_a_copy_shares_no_container_with_what_it_was_made_of(same):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_scalars_of_numpy_become_plain_as_values_and_as_keys(scalar, plain, same):
+def test_numpy_scalars_become_plain_values_and_keys(scalar, plain, same):
     assert same(copied({"a": [scalar], scalar: 1}), {"a": [plain], plain: 1})
 
 
@@ -77,7 +77,7 @@ def test_scalars_of_numpy_become_plain_as_values_and_as_keys(scalar, plain, same
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_anything_else_is_refused_by_its_place(value, a):
+def test_other_types_raise_and_name_their_path(value, a):
     with pytest.raises(NotSaveable) as caught:
         copied({"callbacks": {"Mine": {"state": {"model": [1, value]}}}})
     assert str(caught.value).splitlines()[0] == (
@@ -86,7 +86,7 @@ def test_anything_else_is_refused_by_its_place(value, a):
     assert isinstance(caught.value, TypeError)
 
 
-def test_what_has_a_state_dict_is_refused_with_the_way_to_keep_it():
+def test_an_object_with_a_state_dict_raises_and_suggests_saving_it():
     with pytest.raises(NotSaveable) as caught:
         copied({"parts": {"mine": Keeper()}})
     assert str(caught.value) == (
@@ -94,7 +94,7 @@ def test_what_has_a_state_dict_is_refused_with_the_way_to_keep_it():
     )
 
 
-def test_an_odd_key_is_refused():
+def test_an_unsupported_key_raises():
     with pytest.raises(NotSaveable, match=r"^a key in callbacks\['Mine'\] is a Color: .*; checkpoints store plain keys only\."):
         copied({"callbacks": {"Mine": {(1, Color.RED): 2}}})
 
@@ -104,12 +104,12 @@ def test_an_odd_key_is_refused():
     [(torch.ones(2, 2).to_sparse(), "sparse"), (torch.ones(2, device="meta"), "meta")],
     ids=["sparse", "meta"],
 )
-def test_tensors_without_plain_memory_are_refused(tensor, odd):
+def test_sparse_and_meta_tensors_raise(tensor, odd):
     with pytest.raises(NotSaveable, match=rf"^parts\['a'\] is a {odd} tensor; checkpoints store dense tensors only\."):
         copied({"parts": {"a": tensor}})
 
 
-def test_a_subclass_of_tensor_is_refused():
+def test_a_tensor_subclass_raises():
     class Mine(torch.Tensor):
         pass
 
@@ -118,12 +118,12 @@ def test_a_subclass_of_tensor_is_refused():
 
 
 @pytest.mark.parametrize("dtype", [object, [("a", "f4")]], ids=["objects", "fields"])
-def test_arrays_of_anything_but_numbers_and_text_are_refused(dtype):
+def test_object_and_structured_arrays_raise(dtype):
     with pytest.raises(NotSaveable, match=r"^a is an array of .*; checkpoints store arrays of numbers and text only\."):
         copied({"a": np.zeros(2, dtype)})
 
 
-def test_what_holds_itself_is_refused():
+def test_a_state_that_contains_itself_raises():
     state = {"a": []}
     state["a"].append(state)
     with pytest.raises(NotSaveable, match=r"^a\[0\]\['a'\]\[0\].* is nested too deeply, or contains itself\."):
@@ -135,19 +135,19 @@ def test_a_state_dict_keeps_the_versions_of_its_layers():
     assert copied({"a": state})["a"]._metadata == state._metadata
 
 
-def test_flat_is_what_a_state_dict_of_tensors_is():
+def test_only_a_state_dict_of_tensors_is_flat():
     assert is_flat(torch.nn.Linear(1, 1).state_dict())
     assert not is_flat({})
     assert not is_flat({"a": torch.ones(1), "b": 1})
     assert not is_flat({1: torch.ones(1)})
 
 
-def test_tensors_are_found_anywhere():
+def test_has_tensors_finds_nested_tensors():
     assert has_tensors({"a": [(1, {"b": torch.ones(1)})]})
     assert not has_tensors({"a": [(1, {"b": np.ones(1)})]})
 
 
-def test_a_torch_that_another_thread_is_importing_has_no_tensors_yet(monkeypatch):
+def test_a_partially_imported_torch_has_no_tensors(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     assert not has_tensors({"a": [1.0]})
     assert tensors_in({"a": [1.0]}) == []

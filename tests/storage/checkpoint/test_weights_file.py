@@ -13,7 +13,7 @@ from hookpoint.storage.checkpoint.weights_file import DTYPES, is_writable, read_
 
 
 class Counting(io.BytesIO):
-    """A file in memory that remembers where the pieces came from."""
+    """An in-memory file that records the addresses of the data written to it."""
 
     def __init__(self):
         super().__init__()
@@ -26,7 +26,7 @@ class Counting(io.BytesIO):
 
 @pytest.fixture
 def through(tmp_path):
-    """Write weights to a file and return what it gives back."""
+    """Write weights to a file and read them back."""
 
     def go(weights):
         path = tmp_path / "a.safetensors"
@@ -39,12 +39,12 @@ def through(tmp_path):
 
 @pytest.fixture
 def equal(same):
-    """Say whether two mappings are equal to the last bit, in any order."""
+    """Compare two mappings bit for bit, in any order."""
     return lambda one, other: same(sorted(one.items()), sorted(other.items()))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_type_that_safetensors_knows_comes_back(dtype, through, equal):
+def test_every_safetensors_dtype_survives_a_round_trip(dtype, through, equal):
     raw = torch.arange(64, dtype=torch.uint8).view(8, 8)
     if dtype is torch.bool:
         raw %= 2
@@ -68,19 +68,19 @@ def test_every_type_that_safetensors_knows_comes_back(dtype, through, equal):
     ],
     ids=["scalar", "empty", "empty-2d", "transposed", "strided", "expanded", "channels-last", "conj", "neg", "parameter"],
 )
-def test_every_layout_comes_back(tensor, through, equal):
+def test_every_layout_survives_a_round_trip(tensor, through, equal):
     first, shown = torch.ones(1), tensor.detach().resolve_conj().resolve_neg()
     assert equal(through({"first": first, "a": tensor}), {"first": first, "a": shown})
 
 
-def test_other_readers_can_read_it(tmp_path, equal):
+def test_safetensors_can_read_the_file(tmp_path, equal):
     weights = {"w": torch.randn(3, 2), "b": torch.ones(2, dtype=torch.bfloat16), "n": torch.tensor(3), "ü": torch.ones(1)}
     with open(tmp_path / "a.safetensors", "wb") as file:
         write_weights(weights, file)
     assert equal(load_file(tmp_path / "a.safetensors"), weights)
 
 
-def test_narrow_types_do_not_put_wide_ones_out_of_line(through, equal):
+def test_tensors_stay_aligned_after_narrower_types(through, equal):
     weights = {"a": torch.ones(3, dtype=torch.int8), "b": torch.ones(1, dtype=torch.float64), "c": torch.ones(1).half()}
     memory = io.BytesIO()
     write_weights(weights, memory)
@@ -91,7 +91,7 @@ def test_narrow_types_do_not_put_wide_ones_out_of_line(through, equal):
     assert equal(through(weights), weights)
 
 
-def test_tied_weights_are_stored_once_and_come_back_tied(through):
+def test_tied_weights_are_stored_once_and_stay_tied(through):
     weight = torch.randn(100, 100)
     loaded = through(OrderedDict([("embed.weight", weight), ("bias", torch.ones(2)), ("head.weight", weight.detach())]))
     assert loaded["embed.weight"].data_ptr() == loaded["head.weight"].data_ptr()
@@ -102,24 +102,24 @@ def test_tied_weights_are_stored_once_and_come_back_tied(through):
     assert set(load(memory.getvalue())) == {"embed.weight"}
 
 
-def test_views_of_one_memory_that_differ_are_stored_each(through, equal):
+def test_different_views_of_one_storage_are_each_stored(through, equal):
     base = torch.arange(6.0)
     weights = {"all": base, "half": base[:3], "square": base.view(2, 3), "bits": base.view(torch.int32)}
     assert equal(through(weights), weights)
 
 
-def test_empty_tensors_are_not_taken_for_one(through, equal):
+def test_empty_tensors_are_not_treated_as_tied(through, equal):
     weights = {"a": torch.empty(0, 3), "b": torch.empty(0, 3), "c": torch.empty(5, 0)}
     assert equal(through(weights), weights)
 
 
-def test_memory_is_written_from_where_it_is():
+def test_tensors_are_written_without_a_copy():
     weight, stream = torch.randn(1000), Counting()
     write_weights({"a": weight}, stream)
     assert weight.data_ptr() in stream.addresses
 
 
-def test_what_was_read_does_not_change_with_the_file(tmp_path):
+def test_loaded_weights_do_not_change_with_the_file(tmp_path):
     path = tmp_path / "a.safetensors"
     with open(path, "wb") as file:
         write_weights({"a": torch.ones(1000)}, file)
@@ -142,5 +142,5 @@ def test_what_was_read_does_not_change_with_the_file(tmp_path):
     ],
     ids=["tensors", "unknown-type", "metadata", "no-text", "mixed", "empty"],
 )
-def test_only_names_and_known_types_make_a_file(weights, can):
+def test_is_writable_needs_valid_names_and_known_dtypes(weights, can):
     assert is_writable(weights) is can

@@ -20,7 +20,7 @@ def mode(path):
 
 @pytest.fixture
 def operations():
-    """Return the elementary operations that something takes, as names and last parts of paths."""
+    """Return the elementary operations of a function, with the names of their files."""
 
     def go(work):
         seen = []
@@ -46,12 +46,12 @@ def test_a_file_is_hashed_while_it_is_written(tmp_path):
     assert disk.digest(tmp_path / "a") == file.sha256
 
 
-def test_the_steps_of_writing_are_seen_one_by_one(tmp_path, operations):
+def test_interceptors_see_each_operation_of_a_write(tmp_path, operations):
     assert operations(lambda: disk.write(tmp_path / "a", b"x")) == ["create a", "write a", "fsync a"]
     assert operations(lambda: disk.sync_folder(tmp_path)) == [f"open {tmp_path.name}", f"fsync {tmp_path.name}"]
 
 
-def test_a_short_write_goes_on_where_it_ended(tmp_path):
+def test_a_short_write_continues_where_it_ended(tmp_path):
     def by(operation, proceed):
         if operation.name == "write":
             return os.write(operation.descriptor, operation.data[:7])
@@ -62,7 +62,7 @@ def test_a_short_write_goes_on_where_it_ended(tmp_path):
     assert (tmp_path / "a").read_bytes() == b"0123456789" * 5
 
 
-def test_a_write_that_fails_is_raised_at_the_end_and_the_rest_is_dropped(tmp_path, failing):
+def test_a_failed_write_raises_at_the_end_and_drops_the_rest(tmp_path, failing):
     with (
         failing(2, select=lambda operation: operation.name == "write") as seen,
         pytest.raises(OSError, match="No space left") as caught,
@@ -74,7 +74,7 @@ def test_a_write_that_fails_is_raised_at_the_end_and_the_rest_is_dropped(tmp_pat
     assert len(seen) == 2
 
 
-def test_an_error_of_the_writer_is_raised_and_nothing_synced(tmp_path, operations):
+def test_an_error_in_the_block_propagates_and_nothing_is_synced(tmp_path, operations):
     def work():
         with pytest.raises(ValueError, match="mine"), NewFile(tmp_path / "a"):
             raise ValueError("mine")
@@ -82,7 +82,7 @@ def test_an_error_of_the_writer_is_raised_and_nothing_synced(tmp_path, operation
     assert operations(work) == ["create a"]
 
 
-def test_what_is_made_is_for_its_owner_only(tmp_path):
+def test_only_the_owner_can_access_new_files_and_folders(tmp_path):
     disk.make_folder(tmp_path / "a" / "b")
     disk.write(tmp_path / "a" / "b" / "c", b"")
     assert mode(tmp_path / "a") == mode(tmp_path / "a" / "b") == 0o700
@@ -103,14 +103,14 @@ def test_threads_that_create_the_same_folder_at_once_all_succeed(tmp_path):
         assert (tmp_path / str(number) / "inner").is_dir()
 
 
-def test_each_folder_on_the_way_is_synced(tmp_path, operations):
+def test_make_folder_syncs_the_parent_of_each_new_folder(tmp_path, operations):
     changes = [one for one in operations(lambda: disk.make_folder(tmp_path / "a" / "b")) if one.startswith(("mkdir", "fsync"))]
     assert changes == ["mkdir a", f"fsync {tmp_path.name}", "mkdir b", "fsync a"]
     assert [one for one in operations(lambda: disk.make_folder(tmp_path / "a" / "b")) if not one.startswith("stat")] == []
 
 
 @pytest.mark.parametrize("there", ["file", "folder", "symlink", "dangling"])
-def test_a_file_is_only_created_where_nothing_is(there, tmp_path):
+def test_write_never_overwrites(there, tmp_path):
     elsewhere, path = tmp_path / "elsewhere", tmp_path / "a"
     if there == "file":
         path.write_bytes(b"old")
@@ -126,7 +126,7 @@ def test_a_file_is_only_created_where_nothing_is(there, tmp_path):
 
 
 @pytest.mark.parametrize("there", ["file", "empty-folder", "dangling"])
-def test_renaming_never_overwrites(there, tmp_path):
+def test_rename_never_overwrites(there, tmp_path):
     source, target = tmp_path / "a", tmp_path / "b"
     source.mkdir() if there == "empty-folder" else source.write_bytes(b"new")
     if there == "file":
@@ -147,7 +147,7 @@ def test_a_link_is_the_same_file(tmp_path):
 
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.ENOTSUP, errno.EXDEV], ids=errno.errorcode.get)
-def test_without_links_it_is_a_copy_for_good(error, tmp_path, failing, operations):
+def test_link_copies_the_file_if_hard_links_are_not_supported(error, tmp_path, failing, operations):
     data = os.urandom(100_000)
     disk.write(tmp_path / "a", data)
     with failing(1, error, select=lambda operation: operation.name == "link"):
@@ -156,7 +156,7 @@ def test_without_links_it_is_a_copy_for_good(error, tmp_path, failing, operation
     assert not disk.is_same(tmp_path / "a", tmp_path / "b")
 
 
-def test_a_link_that_fails_otherwise_fails(tmp_path, failing):
+def test_link_raises_on_other_errors(tmp_path, failing):
     disk.write(tmp_path / "a", b"x")
     with failing(1, select=lambda operation: operation.name == "link"), pytest.raises(OSError, match="No space left"):
         disk.link(tmp_path / "a", tmp_path / "b")
@@ -173,7 +173,7 @@ def test_a_symbolic_link_is_replaced_in_one_step(tmp_path, operations):
     assert os.listdir(tmp_path) == ["last"]
 
 
-def test_removing_follows_no_symbolic_link(tmp_path):
+def test_remove_does_not_follow_symbolic_links(tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").write_bytes(b"x")
@@ -187,12 +187,12 @@ def test_removing_follows_no_symbolic_link(tmp_path):
 
 
 @pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOTSUP], ids=errno.errorcode.get)
-def test_file_systems_that_cannot_sync_folders_are_fine(error, tmp_path, failing):
+def test_file_systems_that_cannot_sync_folders_are_accepted(error, tmp_path, failing):
     with failing(1, error, select=lambda operation: operation.name == "fsync"):
         disk.sync_folder(tmp_path)
 
 
-def test_a_folder_that_fails_to_sync_fails(tmp_path, failing):
+def test_a_failed_folder_sync_raises(tmp_path, failing):
     with (
         failing(1, errno.EIO, select=lambda operation: operation.name == "fsync"),
         pytest.raises(OSError, match="Input/output"),
@@ -200,7 +200,7 @@ def test_a_folder_that_fails_to_sync_fails(tmp_path, failing):
         disk.sync_folder(tmp_path)
 
 
-def test_interceptors_see_what_is_written_and_end_with_their_block(tmp_path):
+def test_interceptors_see_written_data_until_their_block_ends(tmp_path):
     seen = []
 
     def by(operation, proceed):
@@ -217,5 +217,5 @@ def test_interceptors_see_what_is_written_and_end_with_their_block(tmp_path):
     ]
 
 
-def test_free_room_is_that_of_where_a_path_would_be(tmp_path):
+def test_free_bytes_accepts_a_path_that_does_not_exist(tmp_path):
     assert disk.free_bytes(tmp_path / "not" / "there") > 0

@@ -12,7 +12,7 @@ def remote(request, tmp_path):
     return RemoteFolder(f"{request.param}://{tmp_path}/mine")
 
 
-def test_files_and_folders(remote, tmp_path):
+def test_files_can_be_written_listed_read_and_removed(remote, tmp_path):
     assert remote.names() == []
     assert remote.sizes() == {}
     assert remote.read("a/b.txt") is remote.size("a/b.txt") is None
@@ -33,11 +33,11 @@ def test_files_and_folders(remote, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "is_one"), [("s3://bucket/x", True), ("runs/mine", False), ("s3:x", False)])
-def test_what_a_url_is(name, is_one):
+def test_a_url_needs_a_scheme_with_slashes(name, is_one):
     assert is_url(name) is is_one
 
 
-def test_an_unknown_scheme_is_refused():
+def test_an_unknown_scheme_raises():
     with pytest.raises(
         BadArgument, match=r"fsspec cannot use foo://bucket/x: Protocol not known: foo\.\n.*s3://bucket/runs/mine"
     ):
@@ -48,7 +48,7 @@ def test_credentials_in_a_url_are_masked():
     assert RemoteFolder("memory://user:hunter22@host/x").url == "memory://***@host/x"
 
 
-def test_the_files_of_a_run(tmp_path):
+def test_log_files_exclude_checkpoints_and_earlier_runs(tmp_path):
     names = ("run.json", "scalars.jsonl", "tensorboard/events.1", ".lock", ".control/journal.jsonl", ".control/live.json")
     others = ("checkpoints/step-00000001/state.pt", "previous/001/run.json", "a/previous/kept", "mirror.json", "a/.hidden")
     for name in (*names, *others):

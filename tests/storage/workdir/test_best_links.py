@@ -10,7 +10,7 @@ import pytest
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.retention import KeepNewest
 
-# Saves three times, and is killed at the n-th operation of the last: a process for each n, until one is not killed.
+# Saves three times, and is killed at the n-th operation of the last save: one process for each n, until one survives.
 KILLED = """
 import os, signal, sys
 from hookpoint.core.checkpoint.store import Request
@@ -51,7 +51,7 @@ def step_of(folder):
     return read_checkpoint(folder).state["clocks"]["step"]
 
 
-def test_a_best_folder_is_the_files_of_the_newest_with_its_tag(opened, write, tmp_path):
+def test_a_best_folder_links_the_files_of_the_newest_checkpoint_with_its_tag(opened, write, tmp_path):
     store = opened()
     best = tmp_path / "run" / "checkpoints" / "best-x"
     for step, tags in [(1, {"best_x": None}), (2, {"last": None}), (3, {"best_x": None, "last": None}), (4, {"last": None})]:
@@ -62,7 +62,7 @@ def test_a_best_folder_is_the_files_of_the_newest_with_its_tag(opened, write, tm
     assert sorted(os.listdir(best)) == sorted(os.listdir(source))
 
 
-def test_a_best_folder_outlives_the_checkpoint_it_was_made_of(opened, write, tmp_path):
+def test_a_best_folder_outlives_its_source_checkpoint(opened, write, tmp_path):
     store = opened()
     write(store, 1, best_x=lambda kept: [])
     for step in (2, 3, 4):
@@ -74,7 +74,7 @@ def test_a_best_folder_outlives_the_checkpoint_it_was_made_of(opened, write, tmp
     assert step_of(best) == 1
 
 
-def test_without_hard_links_it_is_a_copy(opened, write, failing, tmp_path):
+def test_a_best_folder_is_a_copy_without_hard_links(opened, write, failing, tmp_path):
     store = opened()
     with failing(1, errno.EPERM, select=lambda one: one.name == "link", lasting=True):
         write(store, 1, best_x=None)
@@ -85,7 +85,7 @@ def test_without_hard_links_it_is_a_copy(opened, write, failing, tmp_path):
     assert not os.path.samefile(best / "state.json", best.with_name("step-00000001") / "state.json")
 
 
-def test_a_link_that_fails_leaves_the_old_one_and_the_checkpoint_good(opened, write, failing, caplog, tmp_path):
+def test_a_failed_link_keeps_the_old_best_folder_and_the_checkpoint(opened, write, failing, caplog, tmp_path):
     store = opened()
     write(store, 1, best_x=None)
     best = tmp_path / "run" / "checkpoints" / "best-x"
@@ -99,7 +99,7 @@ def test_a_link_that_fails_leaves_the_old_one_and_the_checkpoint_good(opened, wr
     assert step_of(best) == 4
 
 
-def test_wherever_a_kill_comes_the_next_start_heals_it(tmp_path, opened, python):
+def test_the_next_start_repairs_the_best_folder_after_a_kill(tmp_path, opened, python):
     (last,) = map(int, python(KILLED, tmp_path))
     assert last > 6
     for at in range(1, last + 1):
@@ -112,7 +112,7 @@ def test_wherever_a_kill_comes_the_next_start_heals_it(tmp_path, opened, python)
 
 
 @pytest.mark.parametrize("how", ["gone", "half", "old", "no-manifest"])
-def test_a_best_folder_is_made_again_from_the_newest_good_one_with_its_tag(how, opened, write, tmp_path):
+def test_a_broken_best_folder_is_rebuilt_from_the_newest_checkpoint(how, opened, write, tmp_path):
     store = opened()
     for step in (1, 2):
         write(store, step, best_x=None)
@@ -131,7 +131,7 @@ def test_a_best_folder_is_made_again_from_the_newest_good_one_with_its_tag(how, 
     assert step_of(best) == 2
 
 
-def test_when_its_source_is_damaged_it_is_made_of_the_one_before(opened, write, flip, tmp_path):
+def test_a_best_folder_with_a_damaged_source_uses_the_previous_checkpoint(opened, write, flip, tmp_path):
     store = opened()
     for step in (1, 2, 3):
         write(store, step, best_x=None)
@@ -142,7 +142,7 @@ def test_when_its_source_is_damaged_it_is_made_of_the_one_before(opened, write, 
     assert step_of(best) == 2
 
 
-def test_one_without_a_source_is_moved_aside_if_it_is_damaged(opened, write, flip, names, tmp_path, caplog):
+def test_a_damaged_best_folder_without_a_source_is_moved_aside(opened, write, flip, names, tmp_path, caplog):
     store = opened()
     write(store, 1, best_x=None)
     write(store, 2)
@@ -166,7 +166,7 @@ def test_last_is_a_relative_link_that_survives_a_move(opened, write, tmp_path):
     assert json.loads((last / "manifest.json").read_text())["step"] == 2
 
 
-def test_without_symbolic_links_there_is_no_last(opened, write, failing, names):
+def test_there_is_no_last_without_symbolic_links(opened, write, failing, names):
     with failing(1, errno.EPERM, select=lambda one: one.name == "symlink", lasting=True):
         store = opened()
         write(store, 1)
@@ -176,7 +176,7 @@ def test_without_symbolic_links_there_is_no_last(opened, write, failing, names):
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_something_else_that_is_called_last_is_left_alone(what, opened, write, tmp_path):
+def test_a_file_or_folder_named_last_is_left_alone(what, opened, write, tmp_path):
     last = tmp_path / "run" / "checkpoints" / "last"
     store = opened()
     last.parent.mkdir()
@@ -188,7 +188,7 @@ def test_something_else_that_is_called_last_is_left_alone(what, opened, write, t
     assert last.is_dir() or last.read_text() == "mine"
 
 
-def test_a_folder_with_an_earlier_release_s_name_is_renamed(tmp_path, opened, write):
+def test_a_best_folder_named_by_an_earlier_release_is_renamed(tmp_path, opened, write):
     store = opened()
     write(store, 1, **{"best-val/loss": None})
     store.close()

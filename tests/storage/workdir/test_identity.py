@@ -40,46 +40,46 @@ def verdicts(saved, now=None):
     return {row.name: row.verdict for row in compare(saved, now or NOW)}
 
 
-def test_what_is_as_it_was_makes_no_row():
+def test_equal_identities_give_no_rows():
     assert compare(NOW, dict(NOW)) == []
     assert compare({"shape": [2, 3]}, {"shape": (2, 3)}) == []  # as it comes back from a file
 
 
-def test_every_known_name_has_a_meaning():
+def test_every_known_name_has_a_verdict():
     assert set(NOW) == {*REFUSED, *WARNED, *FINE}
 
 
 @pytest.mark.parametrize("name", ["world_size", "model", "optimizer", "optimizer_parameters"])
-def test_what_cannot_go_on_is_refused(name):
+def test_a_difference_that_prevents_a_resume_is_refused(name):
     assert verdicts({**NOW, name: "other"}) == {name: "refused"}
 
 
 @pytest.mark.parametrize("name", ["torch", "cuda", "device", "precision", "accumulate", "seed", "numpy"])
-def test_what_may_change_the_results_is_warned_of(name):
+def test_a_difference_that_may_change_the_results_gets_a_warning(name):
     assert verdicts({**NOW, name: "other"}) == {name: "warned"}
     assert verdicts({**NOW, name: None}) == {name: "warned"}
 
 
 @pytest.mark.parametrize("name", ["hookpoint", "python", "platform", "git", "git_dirty"])
-def test_what_changes_nothing_is_fine(name):
+def test_a_difference_that_changes_nothing_is_fine(name):
     assert verdicts({**NOW, name: "other"}) == {name: "fine"}
 
 
 @pytest.mark.parametrize(("saved", "verdict"), [(FORMAT + 1, "refused"), (FORMAT - 1, "fine"), ("x", "refused")])
-def test_a_newer_format_is_refused_and_an_older_one_is_fine(saved, verdict):
+def test_a_newer_format_is_refused_and_an_older_format_is_fine(saved, verdict):
     assert verdicts({**NOW, "format": saved}) == {"format": verdict}
 
 
-def test_what_one_side_does_not_know_is_fine():
+def test_a_name_that_only_one_side_knows_is_fine():
     assert compare({**NOW, "mesh": 2}, NOW) == [Row("mesh", 2, None, "fine")]
     assert compare({}, {"model": "9f3c"}) == [Row("model", None, "9f3c", "fine")]
 
 
-def test_what_nobody_says_anything_about_is_warned_of():
+def test_a_difference_with_an_unknown_name_gets_a_warning():
     assert verdicts({"tokenizer": "a"}, {"tokenizer": "b"}) == {"tokenizer": "warned"}
 
 
-def test_the_table_is_aligned_with_the_worst_first():
+def test_the_table_is_aligned_and_lists_the_worst_first():
     rows = compare({**NOW, "git": "bbbb", "world_size": 8, "seed": None, "torch": "2.10"}, NOW)
     assert table(rows) == textwrap.dedent(
         """\
@@ -97,7 +97,7 @@ def test_an_unknown_difference_is_explained_as_such():
     )
 
 
-def test_what_is_collected_is_plain_and_can_be_compared():
+def test_a_collected_identity_is_plain_and_comparable():
     found = collect(world_size=2, seed=None, torch="2.13")
     assert found["format"] == FORMAT
     assert found["hookpoint"] == hookpoint.__version__
@@ -122,7 +122,7 @@ def revision(script, **environment):
     return json.loads(done.stdout)
 
 
-def test_the_revision_is_that_of_the_main_script_and_says_whether_it_was_changed(tmp_path, monkeypatch):
+def test_the_identity_has_the_git_revision_of_the_main_script(tmp_path, monkeypatch):
     monkeypatch.delenv("GIT_DIR")
 
     def git(*command):
@@ -144,7 +144,7 @@ def test_the_revision_is_that_of_the_main_script_and_says_whether_it_was_changed
     assert revision(script) == {"git": head, "git_dirty": True}
 
 
-def test_where_there_is_no_revision_nothing_is_said(tmp_path):
+def test_the_identity_has_no_revision_without_git(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     assert revision(script, GIT_CEILING_DIRECTORIES=str(tmp_path.parent)) == {}

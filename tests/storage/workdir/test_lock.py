@@ -1,4 +1,4 @@
-"""One writer per workdir, tried with real processes."""
+"""One writer per workdir, tested with real processes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def start(tmp_path):
 
 @pytest.fixture
 def record(tmp_path):
-    """Write a record as another process would have, and return its text."""
+    """Write a lock record as another process would, and return its text."""
 
     def write(**fields):
         here = {name: getattr(Holder.this_process(), name) for name in Holder.__slots__}
@@ -104,7 +104,7 @@ def contents(tmp_path):
 # Held
 
 
-def test_the_file_says_who_holds_it_and_is_emptied_and_kept(tmp_path):
+def test_the_lock_file_names_its_holder_and_is_emptied_on_release(tmp_path):
     lock = WorkdirLock(tmp_path / "new" / "run")
     lock.acquire()
     file = tmp_path / "new" / "run" / ".lock"
@@ -115,7 +115,7 @@ def test_the_file_says_who_holds_it_and_is_emptied_and_kept(tmp_path):
     assert file.read_bytes() == b""
 
 
-def test_a_second_process_is_refused_and_touches_nothing(tmp_path, start):
+def test_a_second_process_raises_and_touches_nothing(tmp_path, start):
     holder = start.holding("release")
     before = contents(tmp_path)
     second = start()
@@ -131,13 +131,13 @@ def test_a_second_process_is_refused_and_touches_nothing(tmp_path, start):
     assert contents(tmp_path) == before
 
 
-def test_of_many_starters_one_gets_it(start):
+def test_only_one_of_many_processes_gets_the_lock(start):
     processes = [start() for _ in range(4)]
     first = [process.stdout.readline() for process in processes]
     assert sorted(line.split()[0] for line in first) == ["held", "refused", "refused", "refused"]
 
 
-def test_what_cannot_be_read_is_held_by_another_process(tmp_path, start):
+def test_a_held_lock_with_an_unreadable_record_raises(tmp_path, start):
     start.holding()
     (tmp_path / ".lock").write_bytes(b"{")
     with pytest.raises(WorkdirInUse) as caught:
@@ -150,7 +150,7 @@ def test_what_cannot_be_read_is_held_by_another_process(tmp_path, start):
 # Loops of one process
 
 
-def test_a_second_loop_of_this_process_is_refused_until_the_first_lets_go(tmp_path):
+def test_a_second_loop_of_this_process_raises_until_the_first_releases_it(tmp_path):
     first, second = WorkdirLock(tmp_path), WorkdirLock(str(tmp_path / "." / "x" / ".."))
     (tmp_path / "x").mkdir()
     first.acquire()
@@ -161,7 +161,7 @@ def test_a_second_loop_of_this_process_is_refused_until_the_first_lets_go(tmp_pa
         "  end       that loop first: leave its with block\n"
         "  choose    another workdir for one of the two loops"
     )
-    second.release()  # which holds nothing
+    second.release()  # it holds nothing
     with pytest.raises(WorkdirInUse):
         second.acquire()
     first.release()
@@ -169,7 +169,7 @@ def test_a_second_loop_of_this_process_is_refused_until_the_first_lets_go(tmp_pa
     second.release()
 
 
-def test_a_refused_loop_does_not_drop_the_lock_of_the_first(tmp_path, start):
+def test_a_failed_acquire_does_not_drop_the_lock_of_the_first_loop(tmp_path, start):
     first = WorkdirLock(tmp_path)
     first.acquire()
     with pytest.raises(WorkdirInUse):
@@ -179,7 +179,7 @@ def test_a_refused_loop_does_not_drop_the_lock_of_the_first(tmp_path, start):
     first.release()
 
 
-def test_a_loop_may_ask_again_for_what_it_holds_and_let_go_twice(tmp_path):
+def test_acquire_and_release_can_be_called_twice(tmp_path):
     lock = WorkdirLock(tmp_path)
     lock.acquire()
     lock.acquire()
@@ -188,7 +188,7 @@ def test_a_loop_may_ask_again_for_what_it_holds_and_let_go_twice(tmp_path):
     taken(tmp_path)
 
 
-def test_of_many_threads_one_gets_it(tmp_path):
+def test_only_one_of_many_threads_gets_the_lock(tmp_path):
     locks = [WorkdirLock(tmp_path) for _ in range(8)]
     refused, gate = [], threading.Barrier(8)
 
@@ -221,7 +221,7 @@ def forked(child):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_forked_child_neither_holds_nor_drops_it(tmp_path, start):
+def test_a_forked_child_neither_holds_nor_drops_the_lock(tmp_path, start):
     lock = WorkdirLock(tmp_path)
     lock.acquire()
 
@@ -242,7 +242,7 @@ def test_a_forked_child_neither_holds_nor_drops_it(tmp_path, start):
 # Holders that are gone
 
 
-def test_what_was_let_go_is_taken_silently(tmp_path, start, caplog):
+def test_a_released_lock_is_acquired_without_a_message(tmp_path, start, caplog):
     holder = start.holding("release")
     holder.communicate("\n", timeout=250)
     taken(tmp_path)
@@ -250,7 +250,7 @@ def test_what_was_let_go_is_taken_silently(tmp_path, start, caplog):
 
 
 @pytest.mark.parametrize("options", [[], ["fork"]], ids=["alone", "with a child that lives on"])
-def test_what_a_killed_process_held_is_taken_over_with_one_line(tmp_path, start, caplog, options):
+def test_the_lock_of_a_killed_process_is_taken_over_with_one_message(tmp_path, start, caplog, options):
     holder = start.holding(*options)
     os.kill(holder.pid, signal.SIGKILL)
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
@@ -260,7 +260,7 @@ def test_what_a_killed_process_held_is_taken_over_with_one_line(tmp_path, start,
     assert line.endswith(", which has ended. Taking over the folder.")
 
 
-def test_a_record_of_a_process_that_is_gone_is_taken_over(tmp_path, record, caplog):
+def test_the_record_of_a_process_that_has_ended_is_taken_over(tmp_path, record, caplog):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     record(pid=gone.pid, started=5)
@@ -269,7 +269,7 @@ def test_a_record_of_a_process_that_is_gone_is_taken_over(tmp_path, record, capl
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the start time of processes")
-def test_a_record_whose_number_now_belongs_to_another_process_is_taken_over(tmp_path, record, bystander, caplog):
+def test_a_record_whose_pid_was_reused_is_taken_over(tmp_path, record, bystander, caplog):
     record(pid=bystander.pid, started=5)
     taken(tmp_path)
     assert len(caplog.messages) == 1
@@ -283,7 +283,7 @@ def test_a_record_of_another_host_or_boot_is_taken_over_when_the_lock_is_free(tm
 
 
 @pytest.mark.parametrize("rubbish", [b"\0\xff", b"[]", b'{"pid": 1}', b"1" * 9000, b"null"])
-def test_a_record_that_makes_no_sense_is_none(tmp_path, rubbish, caplog):
+def test_an_invalid_record_is_ignored(tmp_path, rubbish, caplog):
     (tmp_path / ".lock").write_bytes(rubbish)
     lock = WorkdirLock(tmp_path)
     lock.acquire()
@@ -293,12 +293,12 @@ def test_a_record_that_makes_no_sense_is_none(tmp_path, rubbish, caplog):
 
 
 @pytest.mark.parametrize("pid", ["1", -1, 0, 10**30])
-def test_a_record_with_a_strange_number_is_none(tmp_path, record, pid):
+def test_a_record_with_an_invalid_pid_is_ignored(tmp_path, record, pid):
     record(pid=pid, started=None)
     taken(tmp_path)
 
 
-# Where files cannot be locked
+# Without file locks
 
 
 @pytest.fixture(params=["Windows", "ENOLCK"])
@@ -326,22 +326,22 @@ def test_without_locks_the_record_of_a_live_process_is_respected(tmp_path, recor
 
 @pytest.mark.usefixtures("no_locks")
 def test_without_locks_the_record_of_a_dead_process_is_taken_over(tmp_path, record):
-    record(started=5, pid=2**22 + 1)  # no process has such a number
+    record(started=5, pid=2**22 + 1)  # no process has such a pid
     taken(tmp_path)
     record()  # our own, of a loop that could not empty it
     taken(tmp_path)
 
 
-def test_a_free_lock_with_the_record_of_a_live_process_is_refused(tmp_path, record, bystander):
+def test_a_free_lock_with_the_record_of_a_live_process_raises(tmp_path, record, bystander):
     record(pid=bystander.pid, started=module._started(bystander.pid))
     with pytest.raises(WorkdirInUse, match=f"process {bystander.pid} on"):
         WorkdirLock(tmp_path).acquire()
 
 
-# Things in the way
+# Other things in place of the lock file
 
 
-def test_a_link_is_not_followed(tmp_path):
+def test_a_symbolic_link_as_the_lock_file_is_not_followed(tmp_path):
     (tmp_path / "precious").write_text("data")
     (tmp_path / ".lock").symlink_to(tmp_path / "precious")
     lock = WorkdirLock(tmp_path)
@@ -353,13 +353,13 @@ def test_a_link_is_not_followed(tmp_path):
     lock.release()
 
 
-def test_a_pipe_is_no_lock(tmp_path):
+def test_a_pipe_as_the_lock_file_raises(tmp_path):
     os.mkfifo(tmp_path / ".lock")
     with pytest.raises(OSError, match="is not a regular file"):
         WorkdirLock(tmp_path).acquire()
 
 
-def test_a_lock_that_cannot_be_emptied_is_let_go_all_the_same(tmp_path, monkeypatch, caplog):
+def test_a_lock_that_cannot_be_emptied_is_still_released(tmp_path, monkeypatch, caplog):
     lock = WorkdirLock(tmp_path)
     lock.acquire()
     with monkeypatch.context() as patch:

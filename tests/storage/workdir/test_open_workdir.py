@@ -39,7 +39,7 @@ def run(tmp_path, opened, write):
 
 @pytest.fixture
 def tree():
-    """Return every file of a folder by its path in it."""
+    """Return the relative paths of all files in a folder."""
     return lambda folder: sorted(
         os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names
     )
@@ -66,10 +66,10 @@ def listed(workdir):
     return sorted(os.listdir(workdir))
 
 
-# What to go on from
+# Choosing a checkpoint
 
 
-def test_a_stray_file_is_one_line_and_the_checkpoint_is_used(run, opened, caplog):
+def test_a_stray_file_is_logged_and_the_checkpoint_is_used(run, opened, caplog):
     workdir = run(1, 2)
     folder = workdir / "checkpoints" / "step-00000002"
     (folder / "notes.txt").write_text("the best so far")
@@ -90,7 +90,7 @@ def test_a_stray_file_in_a_best_folder_stays(run, opened, caplog):
 
 
 @pytest.mark.parametrize("resume", ["auto", "must", "path", "workdir"])
-def test_a_checkpoint_that_is_a_link_is_refused(resume, run, opened, moved_with_a_link, tree, tmp_path):
+def test_a_checkpoint_that_is_a_link_raises(resume, run, opened, moved_with_a_link, tree, tmp_path):
     workdir = run(1, 2)
     link = moved_with_a_link(workdir, "step-00000002")
     before = tree(workdir)
@@ -104,7 +104,7 @@ def test_a_checkpoint_that_is_a_link_is_refused(resume, run, opened, moved_with_
     assert resumed_step(opened()) == 1
 
 
-def test_a_link_to_nowhere_is_refused_too(run, opened, moved_with_a_link, tmp_path):
+def test_a_dangling_link_raises(run, opened, moved_with_a_link, tmp_path):
     workdir = run(1)
     shutil.rmtree(moved_with_a_link(workdir, "step-00000001").resolve())
     with pytest.raises(CannotResume, match="is a symbolic link"):
@@ -130,7 +130,7 @@ def test_a_best_folder_that_is_a_link_becomes_a_folder(run, opened, moved_with_a
     assert os.listdir(tmp_path / "best-x")
 
 
-def test_links_of_other_names_are_followed(run, opened, tmp_path):
+def test_links_with_other_names_are_followed(run, opened, tmp_path):
     workdir = run(1, 2)
     (tmp_path / "mine").symlink_to(workdir)
     (tmp_path / "production").symlink_to(workdir / "checkpoints" / "step-00000001")
@@ -140,19 +140,19 @@ def test_links_of_other_names_are_followed(run, opened, tmp_path):
         store.close()
 
 
-def test_auto_in_an_empty_workdir_starts_anew(opened, tmp_path):
+def test_auto_in_an_empty_workdir_starts_from_scratch(opened, tmp_path):
     assert opened().resumed is None
     assert listed(tmp_path / "run") == [".lock"]
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
 
 
-def test_opening_again_and_again_moves_nothing(opened, tmp_path):
+def test_opening_a_workdir_repeatedly_moves_nothing(opened, tmp_path):
     for _ in range(3):
         opened().close()
     assert listed(tmp_path / "run") == [".lock"]
 
 
-def test_auto_takes_the_newest_by_step_and_number_whatever_the_clock_says(run, opened):
+def test_auto_picks_the_newest_by_step_and_number_and_not_by_file_time(run, opened):
     workdir = run(5, 100, 20, 100, 99)
     for age, name in enumerate(sorted(os.listdir(workdir / "checkpoints"))):
         os.utime(workdir / "checkpoints" / name, (2_000_000_000 - age,) * 2, follow_symlinks=False)
@@ -163,7 +163,7 @@ def test_auto_takes_the_newest_by_step_and_number_whatever_the_clock_says(run, o
 
 
 @pytest.mark.parametrize("resume", ["auto", "must"])
-def test_damaged_newer_ones_are_moved_aside_and_named(resume, run, opened, flip, names, caplog):
+def test_damaged_newer_checkpoints_are_moved_aside_and_logged(resume, run, opened, flip, names, caplog):
     workdir = run(1, 2, 3)
     flip(workdir / "checkpoints" / "step-00000003" / "state.json", 5)
     (workdir / "checkpoints" / "step-00000002" / "manifest.json").unlink()
@@ -181,7 +181,7 @@ def test_damaged_newer_ones_are_moved_aside_and_named(resume, run, opened, flip,
     assert os.readlink(workdir / "checkpoints" / "last") == "step-00000001"
 
 
-def test_damaged_older_ones_are_left_alone(run, opened, flip, names):
+def test_damaged_older_checkpoints_are_left_alone(run, opened, flip, names):
     workdir = run(1, 2)
     flip(workdir / "checkpoints" / "step-00000001" / "state.json", 5)
     assert resumed_step(opened()) == 2
@@ -189,7 +189,7 @@ def test_damaged_older_ones_are_left_alone(run, opened, flip, names):
 
 
 @pytest.mark.parametrize("resume", ["auto", "must"])
-def test_where_all_are_damaged_it_refuses_and_touches_nothing(resume, run, opened, flip, tree):
+def test_open_raises_and_touches_nothing_if_all_checkpoints_are_damaged(resume, run, opened, flip, tree):
     workdir = run(1, 2)
     for name in ("step-00000001", "step-00000002"):
         flip(workdir / "checkpoints" / name / "state.json", -1)
@@ -207,12 +207,12 @@ def test_where_all_are_damaged_it_refuses_and_touches_nothing(resume, run, opene
     assert opened("never").resumed is None, "the lock must have been let go of"
 
 
-def test_must_refuses_where_there_is_none(opened, tmp_path):
+def test_must_raises_without_a_checkpoint(opened, tmp_path):
     with pytest.raises(CannotResume, match=rf"^there is no checkpoint in {tmp_path}/run to resume from\."):
         opened("must")
 
 
-def test_a_disk_that_does_not_answer_is_no_damage(run, opened, failing, names):
+def test_a_permission_error_is_not_damage(run, opened, failing, names):
     run(1, 2)
     before = names()
     with (
@@ -223,7 +223,7 @@ def test_a_disk_that_does_not_answer_is_no_damage(run, opened, failing, names):
     assert names() == before
 
 
-def test_what_an_exception_left_is_passed_over_but_can_be_asked_for(run, opened, write, caplog):
+def test_a_checkpoint_of_an_exception_is_used_only_by_its_path(run, opened, write, caplog):
     workdir = run(1)
     store = opened()
     path = write(store, 2, exception=None).path
@@ -237,7 +237,7 @@ def test_what_an_exception_left_is_passed_over_but_can_be_asked_for(run, opened,
     assert resumed_step(opened(path)) == 2
 
 
-def test_where_an_exception_left_the_only_one_auto_starts_anew_and_must_refuses(run, opened, tmp_path):
+def test_auto_and_must_ignore_the_only_checkpoint_of_an_exception(run, opened, tmp_path):
     run(3, exception=None)
     with pytest.raises(CannotResume):
         opened("must")
@@ -248,7 +248,7 @@ def test_where_an_exception_left_the_only_one_auto_starts_anew_and_must_refuses(
 # The earlier run
 
 
-def test_never_moves_the_earlier_run_aside_and_nothing_else(run, opened, tree):
+def test_with_resume_never_only_the_earlier_run_is_moved_aside(run, opened, tree):
     workdir = run(1)
     made = tree(workdir)
     assert opened("never").resumed is None
@@ -288,7 +288,7 @@ def test_a_path_may_be_a_checkpoint_a_best_folder_or_a_workdir(run, opened, tmp_
     assert listed(tmp_path / "run") == [".lock"]
 
 
-def test_going_on_from_another_workdir_moves_the_run_that_is_here_aside(run, opened, tmp_path):
+def test_resuming_from_another_workdir_moves_the_current_run_aside(run, opened, tmp_path):
     here, there = run(5), run(1, workdir=tmp_path / "other")
     assert resumed_step(opened(there)) == 1
     assert listed(here / "previous" / "001") == ["checkpoints", "events.jsonl", "run.json", "scalars.jsonl", "tensorboard"]
@@ -297,7 +297,7 @@ def test_going_on_from_another_workdir_moves_the_run_that_is_here_aside(run, ope
 
 
 @pytest.mark.parametrize("by", ["step-00000002", "best-x"])
-def test_going_on_from_an_earlier_checkpoint_moves_later_ones_aside(by, run, opened, write, caplog):
+def test_resuming_from_an_earlier_checkpoint_moves_later_checkpoints_aside(by, run, opened, write, caplog):
     workdir = run(1)
     store = opened()
     write(store, 2, best_x=None)
@@ -314,7 +314,7 @@ def test_going_on_from_an_earlier_checkpoint_moves_later_ones_aside(by, run, ope
     assert resumed_step(opened()) == 2, "a kill right after must not bring the abandoned ones back"
 
 
-def test_a_path_never_falls_back(run, opened, flip):
+def test_a_path_never_falls_back_to_an_older_checkpoint(run, opened, flip):
     workdir = run(1, 2)
     flip(workdir / "checkpoints" / "step-00000002" / "state.json", 0)
     for path in (workdir / "checkpoints" / "step-00000002", workdir):
@@ -324,7 +324,7 @@ def test_a_path_never_falls_back(run, opened, flip):
 
 
 @pytest.mark.parametrize("what", ["missing", "file", "empty", "half"])
-def test_a_path_with_nothing_to_go_on_from_says_what_to_give(what, opened, tmp_path):
+def test_a_path_without_a_checkpoint_raises(what, opened, tmp_path):
     path = tmp_path / ("step-00000001" if what == "half" else "latest")
     if what == "file":
         path.write_text("x")
@@ -340,10 +340,10 @@ def test_a_path_with_nothing_to_go_on_from_says_what_to_give(what, opened, tmp_p
         opened(path)
 
 
-# Who it was
+# Identity
 
 
-def test_a_run_that_is_another_one_is_refused_and_nothing_is_moved(run, opened, write, tmp_path, tree):
+def test_a_run_with_a_different_identity_raises_and_nothing_is_moved(run, opened, write, tmp_path, tree):
     store = opened(identity={"world_size": 2, "seed": 1})
     for step in (1, 2):
         write(store, step)
@@ -357,7 +357,7 @@ def test_a_run_that_is_another_one_is_refused_and_nothing_is_moved(run, opened, 
     assert tree(tmp_path / "run") == before
 
 
-def test_a_run_that_is_not_quite_the_same_is_warned_about_once(opened, write, caplog):
+def test_a_run_with_different_settings_warns_once(opened, write, caplog):
     store = opened(identity={"seed": 1, "python": "3.11"})
     write(store, 1)
     store.close()
@@ -368,10 +368,10 @@ def test_a_run_that_is_not_quite_the_same_is_warned_about_once(opened, write, ca
     assert "python" not in warnings[0]
 
 
-# The place itself
+# The workdir itself
 
 
-def test_leftovers_of_a_kill_are_removed_and_nothing_else_that_is_hidden(run, opened, names):
+def test_leftovers_of_a_kill_are_removed_and_other_hidden_files_stay(run, opened, names):
     workdir = run(1)
     folder = workdir / "checkpoints"
     shutil.copytree(folder / "step-00000001", folder / ".staging-step-00000009-0123456789abcdef")
@@ -384,7 +384,7 @@ def test_leftovers_of_a_kill_are_removed_and_nothing_else_that_is_hidden(run, op
     assert listed(workdir)[:2] == [".lock", "checkpoints"]
 
 
-def test_a_file_in_the_way_is_refused_before_anything_else(tmp_path):
+def test_a_file_in_place_of_the_workdir_raises(tmp_path):
     (tmp_path / "file").write_text("x")
     for workdir in (tmp_path / "file", tmp_path / "file" / "run"):
         named = f"^{tmp_path / 'file'} is a file, not a folder.\n  give      another folder, or move the file away$"
@@ -393,7 +393,7 @@ def test_a_file_in_the_way_is_refused_before_anything_else(tmp_path):
 
 
 @pytest.mark.parametrize("operation", ["mkdir", "create", "write", "fsync"])
-def test_a_workdir_that_cannot_be_written_is_refused(operation, tmp_path, failing):
+def test_a_workdir_that_cannot_be_written_raises(operation, tmp_path, failing):
     store = CheckpointStore(tmp_path / "run")
     with (
         failing(1, errno.EROFS, select=lambda one: one.name == operation),
@@ -406,7 +406,7 @@ def test_a_workdir_that_cannot_be_written_is_refused(operation, tmp_path, failin
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_workdir_without_permission_is_refused(tmp_path):
+def test_a_workdir_without_permission_raises(tmp_path):
     (tmp_path / "run").mkdir(mode=0o500)
     with pytest.raises(CannotSave, match="Permission denied"):
         CheckpointStore(tmp_path / "run").open("auto", {})
@@ -415,7 +415,7 @@ def test_a_workdir_without_permission_is_refused(tmp_path):
 @pytest.mark.parametrize("url", ["s3://bucket/run", "gs://bucket", "file:///tmp/run", "hdfs+x://host/run"])
 @pytest.mark.parametrize("kind", [str, Path])
 @pytest.mark.parametrize("make", [Loop, partial(Runner, torch.nn.Linear(1, 1))])
-def test_a_url_is_refused_and_nothing_is_made(tmp_path, monkeypatch, url, kind, make):
+def test_a_url_raises_and_nothing_is_created(tmp_path, monkeypatch, url, kind, make):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadLoop) as caught:
         make(workdir=kind(url))
@@ -434,7 +434,7 @@ def test_a_folder_may_have_a_colon_in_its_name(tmp_path):
     assert (tmp_path / "12:30" / "run").is_dir()
 
 
-# What is not of hookpoint
+# Files that hookpoint did not create
 
 
 def put_foreign(workdir):
@@ -454,7 +454,7 @@ def train_an_epoch_more(workdir, epochs):
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
-def test_foreign_files_among_the_checkpoints_are_moved_with_one_line(epochs, tmp_path, caplog):
+def test_foreign_files_among_the_checkpoints_are_moved_with_one_message(epochs, tmp_path, caplog):
     if epochs:
         train_an_epoch_more(tmp_path, epochs)
     put_foreign(tmp_path)
@@ -474,7 +474,7 @@ def test_foreign_files_among_the_checkpoints_are_moved_with_one_line(epochs, tmp
     ]
 
 
-def test_where_a_run_cannot_start_nothing_foreign_is_moved(tmp_path):
+def test_foreign_files_stay_if_the_run_cannot_start(tmp_path):
     put_foreign(tmp_path)
     with pytest.raises(CannotResume), hookpoint.Loop([ModelSaver()], workdir=tmp_path, resume="must"):
         pass
