@@ -269,6 +269,9 @@ def test_a_loop_without_torch_objects_resumes_with_a_key(tmp_path, key):
     with Loop([ModelSaver()], workdir=tmp_path / "run", extra_callbacks=[], monitors=[], checkpoint_key=key) as run:
         for _ in run.epochs(2):
             pass
+    files = [file for file in checkpoint_of(tmp_path / "run").iterdir() if file.name != "manifest.json"]
+    assert {file.read_bytes()[:8] for file in files} == {encryption.MAGIC}
+    encryption._known.clear()
     with Loop([ModelSaver()], workdir=tmp_path / "run", extra_callbacks=[], monitors=[], checkpoint_key=key) as run:
         assert run.epoch == 2
 
