@@ -11,6 +11,7 @@ import termios
 import pytest
 import torch
 
+import hookpoint
 from hookpoint import Every, LambdaCallback
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import BadArgument, BadSchedule
@@ -85,6 +86,18 @@ def test_what_is_logged_after_the_last_epoch_is_printed_too(capsys):
             run.log(loss=1.0)
         run.log(test=2.0)
     assert capsys.readouterr().err == "epoch 1  loss: 1\nafter the last epoch  test: 2\n"
+
+
+def test_values_after_the_last_epoch_are_not_printed_again_in_a_later_epoch(tmp_path, capsys):
+    for epochs in (1, 2):
+        saver = ModelSaver().when(Every(epochs=2))
+        with hookpoint.Loop([saver], monitors=[ScalarPrinter()], extra_callbacks=[], workdir=tmp_path) as run:
+            for epoch in run.epochs(epochs):
+                run.log(loss=epoch)
+            if epochs == 1:
+                run.log(test=2.0)
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("Resuming run from")]
+    assert lines == ["epoch 1/1  loss: 1", "after the last epoch  test: 2", "epoch 2/2  loss: 2"]
 
 
 def test_an_epoch_that_an_exception_interrupts_is_named(capsys):

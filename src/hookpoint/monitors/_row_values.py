@@ -23,6 +23,19 @@ class EpochValues:
 
     def __init__(self) -> None:
         self.gathered: dict[str, float] = {}
+        self._restored_after: int | None = None  # the epoch after which the restored values were logged, if it is complete
+
+    def take_restored(self, record: Record, run: Run) -> dict[str, float] | None:
+        """If a resumed run begins another epoch with this record, return the row of values restored from after the last epoch.
+
+        Call this before `take`, so that these values do not become values of the new epoch. In a loop without `run.epochs`, the
+        values between two training passes always belong to the next epoch, so this returns None.
+        """
+        epoch = self._restored_after
+        if epoch is None or record.epoch == epoch:
+            return None
+        self._restored_after = None
+        return {EPOCH: epoch, **self.finish()} if self.gathered and run.max_epochs is not None else None
 
     def take(self, record: Record) -> dict[str, float] | None:
         """Add a record. If it ends an epoch, return the row for that epoch. The row contains the epoch number."""
@@ -51,9 +64,10 @@ class EpochValues:
         """Return the state that a monitor saves, so that a resumed run completes the current row."""
         return {"gathered": dict(self.gathered)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], run: Run | None = None) -> None:
         """Restore the state that `state_dict` returned. An empty state is an empty row."""
         self.gathered = dict(state.get("gathered", {}))
+        self._restored_after = None if run is None or machine_of(run).clocks.epochs_done < run.epoch else run.epoch
 
 
 class StepValues(EpochValues):
@@ -89,6 +103,6 @@ class StepValues(EpochValues):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "step_means": sorted(self._step_means)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
+    def load_state_dict(self, state: Mapping[str, Any], run: Run | None = None) -> None:
+        super().load_state_dict(state, run)
         self._step_means = set(state.get("step_means", ()))  # missing in older checkpoints

@@ -98,6 +98,7 @@ class CSVLogger(FileMonitor):
         if self._table is None:
             return
         for record in records:
+            self._add(self._values.take_restored(record, self._run))
             self._add(self._values.take(record))
         self._write(self._table)
 
@@ -124,7 +125,7 @@ class CSVLogger(FileMonitor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rows = state.get("rows")
-        self._values.load_state_dict(state)
+        self._values.load_state_dict(state, self._run)
 
     def _write(self, table: CsvTable) -> None:
         if not self._unwritten:

@@ -47,6 +47,9 @@ class History(Callback):
         if not self._in_run:
             return
         for record in records:
+            if (row := self._values.take_restored(record, self._run)) is not None:
+                del row[EPOCH]
+                self._append(row)
             row = self._values.take(record)
             if row is not None:
                 self.epoch.append(int(row.pop(EPOCH)))
@@ -69,4 +72,4 @@ class History(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch = list(state["epoch"])
         self.history = {name: list(values) for name, values in state["history"].items()}
-        self._values.load_state_dict(state)
+        self._values.load_state_dict(state, self._run)

@@ -66,6 +66,7 @@ class ScalarPrinter(Callback):
         for record in records:
             if record.kind == "scalars" and record.at == "step" and self.enable_step:
                 self._print(f"step {record.step}", record.scalars())
+            self._values.take_restored(record, run)  # the previous run printed these values when it ended
             row = self._values.take(record) if self.enable_epoch else None
             if row is not None and (record.epoch % self.every_n_epochs == 0 or record.epoch == run.max_epochs):
                 note = "" if record.values["epoch_end"]["complete"] else " (cut short)"
@@ -80,7 +81,7 @@ class ScalarPrinter(Callback):
         return self._values.state_dict() if self._values.gathered else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._values.load_state_dict(state)
+        self._values.load_state_dict(state, self._run)
 
     def _print(self, title: str, values: Mapping[str, float]) -> None:
         shown = [f"{printable(name)}: {values[name]:.5g}" for name in sorted(values) if self._is_wanted(name)]
