@@ -92,7 +92,7 @@ class SummaryCollector(Callback):
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
         if self.data.gradients is not None:
-            self._others.observe(run, self._copy_others)
+            self._others.observe(run, self, self._copy_others)
         self._collected = None
 
     def on_train_epoch_begin(self, run: Run) -> None:
