@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import copy
+import pickle
+
+import pytest
 import torch
 
 from hookpoint import Callback, EnableCallbackIf, Loop
-from hookpoint.callbacks import GradientStats, ProcessTensors, SummaryCollector
+from hookpoint.callbacks import CheckNumerics, GradientStats, ProcessTensors, SummaryCollector
 from hookpoint.callbacks._shared.step_gradients import OtherOptimizers
 
 
@@ -58,6 +62,24 @@ def test_histograms_have_the_gradients_of_each_optimizers_step():
 def test_a_condition_applies_to_the_steps_of_every_optimizer():
     run, _ = two_networks(EnableCallbackIf(GradientStats(every=1), lambda run: run.iteration < 2))
     assert run.metrics["gradient/norm@b"] == 6.0  # the mean of the first two of the values 4, 8 and 12
+
+
+class Copies(Callback):
+    def __init__(self, callback):
+        self.callback = callback
+
+    def on_epoch_end(self):
+        pickle.loads(pickle.dumps(self.callback))
+        copy.deepcopy(self.callback)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [GradientStats(every=1), CheckNumerics(gradients=True), ProcessTensors(["b.weight.grad"], print), SummaryCollector()],
+)
+def test_a_callback_that_observes_several_optimizers_can_be_copied_during_a_run(callback):
+    _, optimizers = two_networks(callback, Copies(callback))
+    assert not any(optimizer._optimizer_step_pre_hooks for optimizer in optimizers.values())
 
 
 class FailsAtOtherSteps(Callback):

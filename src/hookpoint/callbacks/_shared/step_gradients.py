@@ -53,6 +53,9 @@ class OtherOptimizers:
         while self._handles:
             self._handles.pop().remove()
 
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy, such as one for a worker process, observes nothing
+        return type(self), ()
+
 
 def _hook(function: Callable[[Run, int], None], entry: Entry | None, point: str, run: Run, index: int) -> Callable[..., None]:
     """Return an optimizer hook that calls the function, if the wrappers around the callback in `entry` allow it."""
