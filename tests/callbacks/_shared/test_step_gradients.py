@@ -83,9 +83,8 @@ def test_a_callback_that_observes_several_optimizers_can_be_copied_during_a_run(
 
 
 class FailsAtOtherSteps(Callback):
-    on_error = "disable"
-
-    def __init__(self):
+    def __init__(self, **options):
+        super().__init__(**options)
         self.others, self.steps = OtherOptimizers(), 0
 
     def on_run_begin(self, run):
@@ -100,8 +99,14 @@ class FailsAtOtherSteps(Callback):
 
 
 def test_an_error_at_another_optimizers_step_follows_on_error(caplog):
-    run, _ = two_networks(fails := FailsAtOtherSteps())
+    run, _ = two_networks(fails := FailsAtOtherSteps(on_error="disable"))
     assert (run.step, fails.steps) == (3, 1)
     assert caplog.messages == [
         "FailsAtOtherSteps failed at on_step_begin: ArithmeticError: too large; it is disabled for the rest of the run"
     ]
+
+
+def test_an_error_at_another_optimizers_step_names_the_callback():
+    with pytest.raises(ArithmeticError) as caught:
+        two_networks(FailsAtOtherSteps())
+    assert caught.value.__notes__ == ["in callback FailsAtOtherSteps at on_step_begin (step 1, rank 0)"]

@@ -59,12 +59,17 @@ class OtherOptimizers:
 
 def _hook(function: Callable[[Run, int], None], entry: Entry | None, point: str, run: Run, index: int) -> Callable[..., None]:
     """Return an optimizer hook that calls the function, if the wrappers around the callback in `entry` allow it."""
-    gates = () if entry is None else entry.gates()
-    contained = function if entry is None else entry.contained(function, point)
+    if entry is None:  # another callback calls the owner's handlers
+        return lambda *_: function(run, index)
+    gates, contained = entry.gates(), entry.contained(function, point)
 
     def call(*_: Any) -> None:
-        if not gates or (entry is not None and entry.decided(point, lambda: all(gate.ready(run, None) for gate in gates))):
-            contained(run, index)
+        try:
+            if not gates or entry.decided(point, lambda: all(gate.ready(run, None) for gate in gates)):
+                contained(run, index)
+        except BaseException as error:
+            error.add_note(f"in callback {entry.name} at {point} (step {run.step}, rank {run.rank})")
+            raise
 
     return call
 
