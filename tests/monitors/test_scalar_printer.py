@@ -111,6 +111,16 @@ def test_an_epoch_that_an_exception_interrupts_is_named(capsys):
     assert capsys.readouterr().err == "epoch 1/5  loss: 1.5\nepoch 2/5 (interrupted)  loss: 1.5\n"
 
 
+def test_an_epoch_whose_end_fails_is_named(capsys):
+    def fail(run):
+        raise ValueError("no metric")
+
+    with pytest.raises(ValueError, match="no metric"), Loop([LambdaCallback(on_epoch_end=fail), ScalarPrinter()]) as run:
+        for _ in run.epochs(5):
+            run.log(loss=0.5)
+    assert capsys.readouterr().err == "epoch 1/5 (interrupted)  loss: 0.5\n"
+
+
 def test_steps_are_printed_when_requested(train_printed, capsys):
     train_printed([ScalarPrinter(enable_step=True, enable_epoch=False)], epochs=1)
     assert capsys.readouterr().err == "step 2  accuracy: 0.5  loss: 0.071429\nstep 4  accuracy: 0.5  loss: 0.35714\n"

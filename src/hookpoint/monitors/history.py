@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.log.records import Record
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._row_values import EPOCH, EpochValues
 
@@ -39,9 +40,9 @@ class History(Callback):
         self._values = EpochValues()
         self._in_run = False
 
-    def on_run_begin(self) -> None:
+    def on_run_begin(self, run: Run) -> None:
         self._in_run = True
-        self.epoch, self.history, self._values = [], {}, EpochValues()
+        self.epoch, self.history, self._values = [], {}, EpochValues(machine_of(run).clocks.epochs_done)
 
     def on_records(self, records: list[Record]) -> None:
         if not self._in_run:

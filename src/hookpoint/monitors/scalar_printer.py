@@ -59,8 +59,8 @@ class ScalarPrinter(Callback):
         self._blacklist = _patterns("blacklist", () if blacklist is None else blacklist)
         self._values = EpochValues()
 
-    def on_run_begin(self) -> None:
-        self._values = EpochValues()
+    def on_run_begin(self, run: Run) -> None:
+        self._values = EpochValues(machine_of(run).clocks.epochs_done)
 
     def on_records(self, records: list[Record], run: Run) -> None:
         for record in records:
@@ -74,7 +74,7 @@ class ScalarPrinter(Callback):
                 self._print(f"{_epoch(record.epoch, run)}{note}", row)
 
     def on_run_end(self, run: Run) -> None:
-        is_in_epoch = machine_of(run).clocks.epochs_done < run.epoch  # an exception ended the run in the middle of an epoch
+        is_in_epoch = self._values.is_in_epoch(run)  # an exception interrupted the epoch
         self._print(f"{_epoch(run.epoch, run)} (interrupted)" if is_in_epoch else "after the last epoch", self._values.finish())
 
     def state_dict(self) -> dict[str, Any]:
