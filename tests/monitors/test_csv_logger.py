@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -385,6 +386,33 @@ def test_values_after_the_last_epoch_have_a_row(tmp_path):
                 run.log(loss=1 / epoch)
             run.log(accuracy=0.75)
         assert (tmp_path / "log.csv").read_text() == "epoch,loss,accuracy\n1,1.0,\n2,0.5,\n2,,0.75\n"
+
+
+def test_values_after_the_last_epoch_are_not_values_of_a_later_epoch(tmp_path):
+    for epochs in (3, 4):
+        saver = ModelSaver().when(Every(epochs=2))  # the checkpoint after epoch 3 is the one at the end of the run
+        with hookpoint.Loop([saver], monitors=[CSVLogger()], workdir=tmp_path) as run:
+            for epoch in run.epochs(epochs):
+                run.log(loss=float(epoch))
+            run.log(accuracy=epochs / 4)
+    assert (tmp_path / "log.csv").read_text() == "epoch,loss,accuracy\n1,1.0,\n2,2.0,\n3,3.0,\n3,,0.75\n4,4.0,\n4,,1.0\n"
+
+
+def test_without_epochs_values_between_passes_belong_to_the_next_epoch_after_a_resume_too(tmp_path):
+    def train(workdir, *, stops=False):
+        with hookpoint.Loop([ModelSaver()], monitors=[CSVLogger()], workdir=workdir) as run:
+            for loss in (1.0, 2.0):
+                for _ in run.batches(range(2)):
+                    run.log(loss=loss)
+                for _ in run.batches(range(2), mode="val"):
+                    run.log(loss=loss / 2)
+                    if stops:
+                        os.kill(os.getpid(), signal.SIGINT)
+        return (workdir / "log.csv").read_text()
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "stopped", stops=True)
+    assert train(tmp_path / "stopped") == train(tmp_path / "whole")
 
 
 def test_a_failed_epoch_has_no_row(tmp_path):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import hookpoint
-from hookpoint import Every
+from hookpoint import Every, LambdaCallback
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import History
@@ -75,3 +75,25 @@ def test_values_after_the_last_epoch_are_appended(tmp_path):
                 run.log(loss=1 / epoch, accuracy=0.5)
             run.log(accuracy=0.75)
         assert (history.epoch, history.history) == ([1, 2], {"accuracy": [0.5, 0.5, 0.75], "loss": [1.0, 0.5]})
+
+
+def test_values_of_an_epoch_whose_end_fails_are_left_out():
+    def fail(run):
+        if run.epoch == 2:
+            raise ValueError("no metric")
+
+    history = History()
+    with pytest.raises(ValueError, match="no metric"), Loop([LambdaCallback(on_epoch_end=fail), history]) as run:
+        for _ in run.epochs(3):
+            run.log(loss=0.5)
+    assert (history.epoch, history.history) == ([1], {"loss": [0.5]})
+
+
+def test_values_after_the_last_epoch_stay_before_those_of_later_epochs(tmp_path):
+    for epochs in (3, 4):
+        history, saver = History(), ModelSaver().when(Every(epochs=2))
+        with hookpoint.Loop([saver], monitors=[history], workdir=tmp_path) as run:
+            for epoch in run.epochs(epochs):
+                run.log(accuracy=epoch / 10)
+            run.log(accuracy=epochs / 4)
+    assert (history.epoch, history.history) == ([1, 2, 3, 4], {"accuracy": [0.1, 0.2, 0.3, 0.75, 0.4, 1.0]})

@@ -11,6 +11,7 @@ import termios
 import pytest
 import torch
 
+import hookpoint
 from hookpoint import Every, LambdaCallback
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import BadArgument, BadSchedule
@@ -87,6 +88,18 @@ def test_values_logged_after_the_last_epoch_are_printed(capsys):
     assert capsys.readouterr().err == "epoch 1  loss: 1\nafter the last epoch  test: 2\n"
 
 
+def test_values_after_the_last_epoch_are_not_printed_again_in_a_later_epoch(tmp_path, capsys):
+    for epochs in (1, 2):
+        saver = ModelSaver().when(Every(epochs=2))
+        with hookpoint.Loop([saver], monitors=[ScalarPrinter()], extra_callbacks=[], workdir=tmp_path) as run:
+            for epoch in run.epochs(epochs):
+                run.log(loss=epoch)
+            if epochs == 1:
+                run.log(test=2.0)
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("Resuming run from")]
+    assert lines == ["epoch 1/1  loss: 1", "after the last epoch  test: 2", "epoch 2/2  loss: 2"]
+
+
 def test_an_epoch_interrupted_by_an_exception_is_labeled(capsys):
     with pytest.raises(ValueError, match="bad sample"), Loop([ScalarPrinter()]) as run:
         for epoch in run.epochs(5):
@@ -96,6 +109,16 @@ def test_an_epoch_interrupted_by_an_exception_is_labeled(capsys):
                 if epoch == 2:
                     raise ValueError("bad sample")
     assert capsys.readouterr().err == "epoch 1/5  loss: 1.5\nepoch 2/5 (interrupted)  loss: 1.5\n"
+
+
+def test_an_epoch_whose_end_fails_is_named(capsys):
+    def fail(run):
+        raise ValueError("no metric")
+
+    with pytest.raises(ValueError, match="no metric"), Loop([LambdaCallback(on_epoch_end=fail), ScalarPrinter()]) as run:
+        for _ in run.epochs(5):
+            run.log(loss=0.5)
+    assert capsys.readouterr().err == "epoch 1/5 (interrupted)  loss: 0.5\n"
 
 
 def test_steps_are_printed_when_requested(train_printed, capsys):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookpoint.core.log.records import Record
-from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 
 EPOCH, STEP = "epoch", "step"
@@ -21,14 +20,29 @@ class EpochValues:
 
     keys: tuple[str, ...] = (EPOCH,)
 
-    def __init__(self) -> None:
+    def __init__(self, epochs_done: int = 0) -> None:
         self.gathered: dict[str, float] = {}
+        self._ended = epochs_done  # the last epoch that has ended
+        self._restored_after: int | None = None  # the epoch after which the restored values were logged, if it is complete
+
+    def take_restored(self, record: Record, run: Run) -> dict[str, float] | None:
+        """If a resumed run begins another epoch with this record, return the row of values restored from after the last epoch.
+
+        Call this before `take`, so that these values do not become values of the new epoch. In a loop without `run.epochs`, the
+        values between two training passes always belong to the next epoch, so this returns None.
+        """
+        epoch = self._restored_after
+        if epoch is None or record.epoch == epoch:
+            return None
+        self._restored_after = None
+        return {EPOCH: epoch, **self.finish()} if self.gathered and run.max_epochs is not None else None
 
     def take(self, record: Record) -> dict[str, float] | None:
         """Add a record. If it ends an epoch, return the row for that epoch. The row contains the epoch number."""
         if record.kind == "scalars" and record.at != "step":
             self.gathered.update(self.named(record.scalars()))
         elif record.kind == "event" and "epoch_end" in record.values:
+            self._ended = record.epoch
             return {EPOCH: record.epoch, **self.finish()}
         return None
 
@@ -39,9 +53,11 @@ class EpochValues:
 
     def last(self, run: Run) -> dict[str, float] | None:
         """At the end of the run, return a row with the values that were logged after the last epoch, or None."""
-        if not self.gathered or machine_of(run).clocks.epochs_done < run.epoch:
-            return None
-        return {EPOCH: run.epoch, **self.finish()}
+        return {EPOCH: run.epoch, **self.finish()} if self.gathered and not self.is_in_epoch(run) else None
+
+    def is_in_epoch(self, run: Run) -> bool:
+        """Return whether the current epoch has not ended. At the end of a run, this means that an exception interrupted it."""
+        return self._ended < run.epoch
 
     def named(self, scalars: Mapping[str, float]) -> dict[str, float]:
         """Return the scalars. A scalar with the same name as a key column is renamed."""
@@ -51,9 +67,10 @@ class EpochValues:
         """Return the state that a monitor saves, so that a resumed run completes the current row."""
         return {"gathered": dict(self.gathered)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], run: Run | None = None) -> None:
         """Restore the state that `state_dict` returned. An empty state is an empty row."""
         self.gathered = dict(state.get("gathered", {}))
+        self._restored_after = None if run is None or self.is_in_epoch(run) else run.epoch
 
 
 class StepValues(EpochValues):
@@ -65,8 +82,8 @@ class StepValues(EpochValues):
 
     keys = (STEP, EPOCH)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, epochs_done: int = 0) -> None:
+        super().__init__(epochs_done)
         self._step_means: set[str] = set()
 
     def take(self, record: Record) -> dict[str, float] | None:
@@ -89,6 +106,6 @@ class StepValues(EpochValues):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "step_means": sorted(self._step_means)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
+    def load_state_dict(self, state: Mapping[str, Any], run: Run | None = None) -> None:
+        super().load_state_dict(state, run)
         self._step_means = set(state.get("step_means", ()))  # missing in older checkpoints

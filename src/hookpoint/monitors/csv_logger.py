@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Unpack
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument, BadOption
 from hookpoint.core.log.records import Record
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._csv_table import CsvTable, Row
 from hookpoint.monitors._row_values import EpochValues, StepValues
@@ -88,7 +89,7 @@ class CSVLogger(FileMonitor):
         self._table = None if run.workdir is None else CsvTable(Path(run.workdir) / self.filename, self.separator)
         self._is_begun, self._is_resumed = False, run.resuming
         self._unwritten = []
-        self._values, self._rows = self._new_values(), None
+        self._values, self._rows = self._new_values(machine_of(run).clocks.epochs_done), None
         if not run.resuming:
             self._rows = 0
             if self._table is not None:  # now, so that a resumed run never takes an older file for its own
@@ -98,6 +99,7 @@ class CSVLogger(FileMonitor):
         if self._table is None:
             return
         for record in records:
+            self._add(self._values.take_restored(record, self._run))
             self._add(self._values.take(record))
         self._write(self._table)
 
@@ -124,7 +126,7 @@ class CSVLogger(FileMonitor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rows = state.get("rows")
-        self._values.load_state_dict(state)
+        self._values.load_state_dict(state, self._run)
 
     def _write(self, table: CsvTable) -> None:
         if not self._unwritten:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.log.records import Record
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._row_values import EPOCH, EpochValues
 
@@ -39,14 +40,17 @@ class History(Callback):
         self._values = EpochValues()
         self._in_run = False
 
-    def on_run_begin(self) -> None:
+    def on_run_begin(self, run: Run) -> None:
         self._in_run = True
-        self.epoch, self.history, self._values = [], {}, EpochValues()
+        self.epoch, self.history, self._values = [], {}, EpochValues(machine_of(run).clocks.epochs_done)
 
     def on_records(self, records: list[Record]) -> None:
         if not self._in_run:
             return
         for record in records:
+            if (row := self._values.take_restored(record, self._run)) is not None:
+                del row[EPOCH]
+                self._append(row)
             row = self._values.take(record)
             if row is not None:
                 self.epoch.append(int(row.pop(EPOCH)))
@@ -69,4 +73,4 @@ class History(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch = list(state["epoch"])
         self.history = {name: list(values) for name, values in state["history"].items()}
-        self._values.load_state_dict(state)
+        self._values.load_state_dict(state, self._run)

@@ -85,8 +85,8 @@ class RemoteMonitor(Callback):
         self._values = EpochValues()
         self._in_run = False
 
-    def on_run_begin(self) -> None:
-        self._values = EpochValues()
+    def on_run_begin(self, run: Run) -> None:
+        self._values = EpochValues(machine_of(run).clocks.epochs_done)
         self._in_run = True
 
     def on_load(self, run: Run) -> None:

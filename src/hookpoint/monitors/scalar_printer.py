@@ -59,13 +59,14 @@ class ScalarPrinter(Callback):
         self._blacklist = _patterns("blacklist", () if blacklist is None else blacklist)
         self._values = EpochValues()
 
-    def on_run_begin(self) -> None:
-        self._values = EpochValues()
+    def on_run_begin(self, run: Run) -> None:
+        self._values = EpochValues(machine_of(run).clocks.epochs_done)
 
     def on_records(self, records: list[Record], run: Run) -> None:
         for record in records:
             if record.kind == "scalars" and record.at == "step" and self.enable_step:
                 self._print(f"step {record.step}", record.scalars())
+            self._values.take_restored(record, run)  # the previous run printed these values when it ended
             row = self._values.take(record) if self.enable_epoch else None
             if row is not None and (record.epoch % self.every_n_epochs == 0 or record.epoch == run.max_epochs):
                 note = "" if record.values["epoch_end"]["complete"] else " (cut short)"
@@ -73,14 +74,14 @@ class ScalarPrinter(Callback):
                 self._print(f"{_epoch(record.epoch, run)}{note}", row)
 
     def on_run_end(self, run: Run) -> None:
-        is_in_epoch = machine_of(run).clocks.epochs_done < run.epoch  # an exception ended the run in the middle of an epoch
+        is_in_epoch = self._values.is_in_epoch(run)  # an exception interrupted the epoch
         self._print(f"{_epoch(run.epoch, run)} (interrupted)" if is_in_epoch else "after the last epoch", self._values.finish())
 
     def state_dict(self) -> dict[str, Any]:
         return self._values.state_dict() if self._values.gathered else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._values.load_state_dict(state)
+        self._values.load_state_dict(state, self._run)
 
     def _print(self, title: str, values: Mapping[str, float]) -> None:
         shown = [f"{printable(name)}: {values[name]:.5g}" for name in sorted(values) if self._is_wanted(name)]

@@ -11,6 +11,7 @@ from hookpoint.callbacks import BackupAndRestore, CheckpointConfig, MaxSaver, Mi
 from hookpoint.callbacks._shared.saver import Saver
 from hookpoint.core.errors import BadArgument, BadLoop, CompileError, NothingToSaveTo
 from hookpoint.core.loop.loop import Loop
+from hookpoint.core.team.team import Team
 
 SAVERS = [name for name in callbacks.__all__ if isinstance(one := getattr(callbacks, name), type) and issubclass(one, Saver)]
 
@@ -56,9 +57,9 @@ def test_savers_that_save_at_the_same_step_share_a_checkpoint(train_on_disk, dis
 CUT_SHORT = "and {} saves only at the end of complete epochs; use .when(Every(steps=n))"
 
 
-def break_epochs(savers, store, scores=(2.0, 1.0, 3.0), leave=lambda run, batch: batch == 2):
+def break_epochs(savers, store, scores=(2.0, 1.0, 3.0), leave=lambda run, batch: batch == 2, **options):
     """Train on three of the five batches of each epoch."""
-    with Loop(savers, store=store) as run:
+    with Loop(savers, store=store, **options) as run:
         for epoch in run.epochs(len(scores)):
             for batch in run.batches(range(5)):
                 if leave(run, batch):
@@ -93,6 +94,20 @@ def test_savers_of_best_values_also_save_epochs_that_end_with_a_break(saver, sav
 def test_savers_that_skip_epochs_that_end_with_a_break_warn_once(saver, name, disk, caplog):
     break_epochs([saver], disk)
     assert caplog.messages == [f"epoch 1 was cut short, {CUT_SHORT.format(name)}"]
+
+
+def test_of_all_ranks_only_the_chief_warns_about_a_break(disk, caplog):
+    class SecondRank(Team):
+        """The second of two ranks that always do the same."""
+
+        rank, size = 1, 2
+
+        def gather(self, value):
+            return [value, value]
+
+    disk.join = lambda team: None
+    break_epochs([ModelSaver()], disk, team=SecondRank)
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("saver", [ModelSaver().when(Every(steps=2)), CallbackPipeline([ModelSaver()]).when(Every(steps=2))])

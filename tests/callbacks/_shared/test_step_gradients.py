@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import copy
+import pickle
+
+import pytest
 import torch
 
-from hookpoint import Callback, Loop
-from hookpoint.callbacks import ProcessTensors, SummaryCollector
+from hookpoint import Callback, EnableCallbackIf, Loop
+from hookpoint.callbacks import CheckNumerics, GradientStats, ProcessTensors, SummaryCollector
+from hookpoint.callbacks._shared.step_gradients import OtherOptimizers
 
 
 def two_networks(*callbacks, batches=3, skip_b=0, **options):
@@ -52,3 +57,56 @@ def test_histograms_contain_the_gradients_of_each_optimizers_step():
     assert monitor.seen["gradients/a.weight"] == [(1, 3.0), (2, 6.0), (4, 12.0)]
     assert monitor.seen["gradients/b.weight"] == [(1, 4.0), (2, 8.0), (4, 16.0)]
     assert monitor.seen["gradients/c.weight"] == [(1, 1.0), (2, 1.0), (4, 1.0)]
+
+
+def test_a_condition_applies_to_the_steps_of_every_optimizer():
+    run, _ = two_networks(EnableCallbackIf(GradientStats(every=1), lambda run: run.iteration < 2))
+    assert run.metrics["gradient/norm@b"] == 6.0  # the mean of the first two of the values 4, 8 and 12
+
+
+class Copies(Callback):
+    def __init__(self, callback):
+        self.callback = callback
+
+    def on_epoch_end(self):
+        pickle.loads(pickle.dumps(self.callback))
+        copy.deepcopy(self.callback)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [GradientStats(every=1), CheckNumerics(gradients=True), ProcessTensors(["b.weight.grad"], print), SummaryCollector()],
+)
+def test_a_callback_that_observes_several_optimizers_can_be_copied_during_a_run(callback):
+    _, optimizers = two_networks(callback, Copies(callback))
+    assert not any(optimizer._optimizer_step_pre_hooks for optimizer in optimizers.values())
+
+
+class FailsAtOtherSteps(Callback):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.others, self.steps = OtherOptimizers(), 0
+
+    def on_run_begin(self, run):
+        self.others.observe(run, self, self.fail)
+
+    def fail(self, run, index):
+        self.steps += 1
+        raise ArithmeticError("too large")
+
+    def on_run_end(self):
+        self.others.remove()
+
+
+def test_an_error_at_another_optimizers_step_follows_on_error(caplog):
+    run, _ = two_networks(fails := FailsAtOtherSteps(on_error="disable"))
+    assert (run.step, fails.steps) == (3, 1)
+    assert caplog.messages == [
+        "FailsAtOtherSteps failed at on_step_begin: ArithmeticError: too large; it is disabled for the rest of the run"
+    ]
+
+
+def test_an_error_at_another_optimizers_step_names_the_callback():
+    with pytest.raises(ArithmeticError) as caught:
+        two_networks(FailsAtOtherSteps())
+    assert caught.value.__notes__ == ["in callback FailsAtOtherSteps at on_step_begin (step 1, rank 0)"]

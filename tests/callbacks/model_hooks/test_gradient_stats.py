@@ -9,6 +9,7 @@ from torch import nn
 from hookpoint import Every, Loop, Runner, on
 from hookpoint.callbacks import GradientStats, ModelSaver
 from hookpoint.core.errors import BadLoop
+from hookpoint.core.loop.services import machine_of
 
 QUIET = {"extra_callbacks": [], "monitors": []}
 
@@ -239,6 +240,17 @@ def test_every_nth_step_of_each_optimizer_is_measured(recorder, options):
     monitor, every = recorder(), options.pop("every")
     two_networks(GradientStats(every=every), b_every=3, batches=12, monitors=[monitor], **options)
     assert [value for _, value in monitor.of("gradient/norm@b")] == [54.0, 114.0]  # its second and fourth step
+
+
+def test_log_steps_that_are_changed_during_the_run_apply_to_each_optimizer(recorder):
+    @on("on_run_begin")
+    def changes(run):
+        machine_of(run).logbook.set_log_every(4, moves_next=True)
+
+    monitor = recorder()
+    two_networks(GradientStats(), changes, batches=8, monitors=[monitor])
+    assert monitor.of("gradient/norm") == [(4, 33.0), (8, 73.0)]
+    assert monitor.of("gradient/norm@b") == [(4, 34.0), (8, 74.0)]
 
 
 def test_a_resumed_run_measures_the_same_steps_of_each_optimizer(tmp_path, recorder):

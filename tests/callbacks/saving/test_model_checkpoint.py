@@ -78,6 +78,14 @@ def test_save_best_only_follows_the_retention_rules_of_the_config(train_on_disk,
     assert disk.kept("best-score") == [6, 12, 15]
 
 
+def test_save_best_only_keeps_the_best_whatever_the_retention_rules(train_on_disk, disk, scores):
+    config = CheckpointConfig(save_checkpoint_steps=2, keep_checkpoint_max=0, keep_checkpoint_per_n_minutes=60)
+    saver = ModelCheckpoint(monitor="score", save_best_only=True, config=config)
+    train_on_disk([saver], scores(5.0, 4.0, 3.0, 6.0))
+    assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 6, 9]
+    assert disk.kept("best-score") == [3, 9]
+
+
 def test_validation_at_the_end_of_epochs_counts_with_any_schedule(train_on_disk, disk, caplog, scores):
     config = CheckpointConfig(save_checkpoint_steps=2)
     train_on_disk([ModelCheckpoint(monitor="score", config=config)], scores(2.0, 1.0))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import weakref
 
 import numpy
@@ -404,6 +405,33 @@ def test_a_second_run_collects_from_scratch():
         monitor = Monitor()
         make([collector], monitors=[monitor]).fit(data(1), epochs=1)
         assert len(monitor.of("text")) == len(monitor.of("image")) == 1
+
+
+class DeviceRate(torch.Tensor):
+    """A learning rate that is stored in a tensor on a device. Converting it to a float waits for the device."""
+
+    is_cpu = False
+
+    def __float__(self):
+        self.waits.append(threading.current_thread().name)
+        return float(self.as_subclass(torch.Tensor))
+
+
+def test_a_learning_rate_on_a_device_is_collected_without_waiting_for_it():
+    model, monitor, waits = torch.nn.Linear(1, 1), Monitor(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    rate = torch.tensor(0.5).as_subclass(DeviceRate)
+    rate.waits, optimizer.param_groups[0]["lr"] = waits, rate
+    with Loop(
+        [SummaryCollector(collect_freq=2)], model=model, optimizer=optimizer, monitors=[monitor], extra_callbacks=[]
+    ) as run:
+        waits.clear()
+        for _ in run.batches(range(4)):
+            rate.mul_(0.5)  # as a scheduler does
+            optimizer.step()
+        assert waits == []
+    rates = monitor.of("scalars", "learning_rate/auto")
+    assert [(step, float(value)) for step, value in rates] == [(1, 0.25), (2, 0.125), (4, 0.03125)]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -12,6 +12,8 @@ from hookpoint import Callback, Every, Loop, Runner
 from hookpoint.callbacks import EarlyStopping, LearningRateScheduler, ModelSaver, StochasticWeightAveraging, SwapEMAWeights
 from hookpoint.callbacks.weights.stochastic_weight_averaging import SWASchedule
 from hookpoint.core.errors import BadData, BadLoop
+from hookpoint.core.loop.host import Host
+from hookpoint.core.loop.host_driver import HostDriver
 
 INPUTS, TARGETS = torch.randn(24, 3, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 2
 BATCHES = [(INPUTS[at : at + 4], TARGETS[at : at + 4]) for at in range(0, 24, 4)]
@@ -248,6 +250,27 @@ def test_a_batch_that_cannot_be_measured_raises_at_the_first_step(data, found):
 def test_a_batch_that_is_not_measured_can_have_any_form(norm, given):
     run, _ = own_loop(StochasticWeightAveraging(1, **given), [INPUTS], lambda model, batch: model(batch), norm=norm)
     assert run.step == 2
+
+
+def test_batches_that_cannot_be_read_again_may_have_any_form(caplog):
+    run, _ = own_loop(StochasticWeightAveraging(1), iter([{"x": INPUTS}]), lambda model, batch: model(batch["x"]))
+    assert run.step == 1
+    assert "no data to measure batch norm statistics with" in caplog.text
+
+
+def test_the_batches_of_another_trainer_may_have_any_form(caplog):
+    model, _ = make()
+    driver = HostDriver([swa := StochasticWeightAveraging(1)], Host("Trainer"))
+    driver.start_run(model=model, epochs=1)
+    driver.start_epoch()
+    driver.start_pass("train", loader=[{"x": INPUTS}])
+    assert driver.start_iteration({"x": INPUTS})
+    driver.finish_iteration()
+    driver.finish_pass()
+    driver.finish_epoch()
+    driver.finish_run()
+    assert swa.updates == 1
+    assert "no data to measure batch norm statistics with" in caplog.text
 
 
 def test_a_runner_measures_its_training_batches():

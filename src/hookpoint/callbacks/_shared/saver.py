@@ -82,7 +82,7 @@ class Saver(Callback):
         self._missed, self._has_warned = None, False
 
     def on_epoch_begin(self, run: Run) -> None:
-        if self._missed is not None and not self._has_warned:
+        if self._missed is not None and not self._has_warned and run.is_chief:
             self._has_warned = True
             line = "epoch %d was cut short, and %s saves only at the end of complete epochs; use .when(Every(steps=n))"
             logger.warning(line, self._missed, self.name or type(self).__name__)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadLoop
+from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.run.run import Run, loop_of
 
 
@@ -31,23 +32,46 @@ class OtherOptimizers:
     def __init__(self) -> None:
         self._handles: list[Any] = []
 
-    def observe(self, run: Run, before: Callable[[Run, int], None], after: Callable[[Run, int], None] | None = None) -> None:
-        """Call `before` and `after` at each step, with the run and the optimizer's index in `run.optimizers`."""
+    def observe(
+        self, run: Run, owner: Callback, before: Callable[[Run, int], None], after: Callable[[Run, int], None] | None = None
+    ) -> None:
+        """Call `before` and `after` at each step, with the run and the optimizer's index in `run.optimizers`.
+
+        The functions are called under the same conditions as the owner's handlers for on_step_begin and on_step_end: wrappers
+        such as EnableCallbackIf and `on_error` apply.
+        """
         self.remove()
+        entry = next((entry for entry in run.hooks.entries if entry.subject is owner), None)
         for index, optimizer in list(enumerate(run.optimizers))[1:]:
             if hasattr(optimizer, "register_step_pre_hook"):
-                self._handles.append(optimizer.register_step_pre_hook(partial(_call, before, run, index)))
+                self._handles.append(optimizer.register_step_pre_hook(_hook(before, entry, "on_step_begin", run, index)))
                 if after is not None:
-                    self._handles.append(optimizer.register_step_post_hook(partial(_call, after, run, index)))
+                    self._handles.append(optimizer.register_step_post_hook(_hook(after, entry, "on_step_end", run, index)))
 
     def remove(self) -> None:
         """Stop observing."""
         while self._handles:
             self._handles.pop().remove()
 
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy, such as one for a worker process, observes nothing
+        return type(self), ()
 
-def _call(function: Callable[[Run, int], None], run: Run, index: int, *_: Any) -> None:
-    function(run, index)
+
+def _hook(function: Callable[[Run, int], None], entry: Entry | None, point: str, run: Run, index: int) -> Callable[..., None]:
+    """Return an optimizer hook that calls the function, if the wrappers around the callback in `entry` allow it."""
+    if entry is None:  # another callback calls the owner's handlers
+        return lambda *_: function(run, index)
+    gates, contained = entry.gates(), entry.contained(function, point)
+
+    def call(*_: Any) -> None:
+        try:
+            if not gates or entry.decided(point, lambda: all(gate.ready(run, None) for gate in gates)):
+                contained(run, index)
+        except BaseException as error:
+            error.add_note(f"in callback {entry.name} at {point} (step {run.step}, rank {run.rank})")
+            raise
+
+    return call
 
 
 def stepped_parameters(run: Run, named: Iterable[tuple[str, Any]], index: int = 0) -> Iterator[tuple[str, Any]]:

@@ -77,7 +77,7 @@ class MeasuredSteps:
 
     def has(self, run: Run, step: int) -> bool:
         """Return whether to measure a step of an additional optimizer. `run.step` does not count these steps."""
-        return step % (self.every or machine_of(run).options.log_every) == 0
+        return step % (self.every or machine_of(run).logbook.log_every) == 0
 
     def has_next(self, run: Run) -> bool:
         """Return whether the next step is measured. With gradient accumulation, this applies to each batch of the step."""

@@ -78,7 +78,7 @@ class GradientStats(MeasuringCallback):
 
     def on_run_begin(self, run: Run) -> None:
         self._counts = {}
-        self._others.observe(run, self._measure_other, self._measure_update if self.updates else None)
+        self._others.observe(run, self, self._measure_other, self._measure_update if self.updates else None)
 
     def on_train_epoch_begin(self, run: Run) -> None:
         self._parameters = self.find_parameters(run)

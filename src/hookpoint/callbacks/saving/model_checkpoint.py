@@ -21,7 +21,7 @@ from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
 from hookpoint.storage.checkpoint.manifest import EXCEPTION
-from hookpoint.storage.retention import KeepNewest
+from hookpoint.storage.retention import KeepAny, KeepNewest
 
 
 class ModelCheckpoint(TrackingSaver):
@@ -33,11 +33,12 @@ class ModelCheckpoint(TrackingSaver):
     both.
 
     With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`, a
-    trigger saves a checkpoint only if the metric has a new best value. The config's retention rules then apply to these
-    checkpoints. Without a config, only the best one is kept. With a schedule by steps or time, the metric is also checked at
-    the end of each epoch. `mode` is "min", "max" or "auto". With "auto", the metric's name determines the mode. The first
-    value must be better than `initial_value_threshold`. Equal values and NaN are not better. Raises if the metric is missing.
-    With a step schedule, the value is the mean of the values logged since the last trigger.
+    trigger saves a checkpoint only if the metric has a new best value. The best checkpoint is always kept. Of the earlier
+    ones, those that the config's retention rules select are kept, and none without a config. With a schedule by steps or
+    time, the metric is also checked at the end of each epoch. `mode` is "min", "max" or "auto". With "auto", the metric's
+    name determines the mode. The first value must be better than `initial_value_threshold`. Equal values and NaN are not
+    better. Raises if the metric is missing. With a step schedule, the value is the mean of the values logged since the last
+    trigger.
 
     `prefix` is the tag of checkpoints saved on schedule. `directory` and `filepath` are not supported, because checkpoints are
     always in the workdir. `save_weights_only` is not supported either: a run needs a complete checkpoint to resume, and each
@@ -92,7 +93,8 @@ class ModelCheckpoint(TrackingSaver):
             raise BadArgument("ModelCheckpoint: save_best_only=True needs a metric.", write='monitor="val_loss"')
         rules: dict[str, Keep] = {} if save_best_only else {prefix: KeepNewest(5) if config is None else config.keep}
         if monitor is not None:
-            rules[f"best-{monitor}"] = config.keep if save_best_only and config is not None else KeepNewest(1)
+            best = KeepNewest(1)  # the best checkpoint is the newest one with this tag, and is always kept
+            rules[f"best-{monitor}"] = KeepAny(best, config.keep) if save_best_only and config is not None else best
         self._best = Best(better, threshold=_threshold(initial_value_threshold, monitor))
         in_background = async_save and (config is None or config.async_save)
         super().__init__(rules, monitor, self._best, f"best-{monitor}", async_save=in_background, **options)

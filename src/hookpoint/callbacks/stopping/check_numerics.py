@@ -78,7 +78,7 @@ class CheckNumerics(Callback):
     def on_run_begin(self, run: Run) -> None:
         self._magnitudes.clear()
         if self.gradients:
-            self._others.observe(run, self._add_gradients)
+            self._others.observe(run, self, self._add_gradients)
         if self.parameters and not run.resuming:
             self._check_parameters(run)
 

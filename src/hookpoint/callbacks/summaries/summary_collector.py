@@ -15,7 +15,7 @@ from hookpoint.callbacks._shared.step_gradients import OtherOptimizers, has_step
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
-from hookpoint.core.errors import BadArgument, BadLoop, listed
+from hookpoint.core.errors import BadArgument, BadLoop, UnknownSetting, listed
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
@@ -92,7 +92,7 @@ class SummaryCollector(Callback):
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
         if self.data.gradients is not None:
-            self._others.observe(run, self._copy_others)
+            self._others.observe(run, self, self._copy_others)
         self._collected = None
 
     def on_train_epoch_begin(self, run: Run) -> None:
@@ -154,7 +154,7 @@ class SummaryCollector(Callback):
 
     def _collect(self, run: Run) -> None:
         if self.data.metric:
-            scalars = {"loss/auto": _first_loss(run), "learning_rate/auto": run.hyper.get("learning_rate")}
+            scalars = {"loss/auto": _first_loss(run), "learning_rate/auto": _learning_rate(run)}
             sent = {name: _async(value) for name, value in scalars.items() if value is not None}
             if sent:
                 run.monitors.put("scalars", sent, at="step", mode="train")
@@ -186,6 +186,14 @@ def _first_loss(run: Run) -> Any:
     while isinstance(loss, Mapping | tuple | list) and loss:
         loss = next(iter(loss.values() if isinstance(loss, Mapping) else loss))
     return loss
+
+
+def _learning_rate(run: Run) -> Any:
+    """Return the learning rate as the optimizer stores it, without waiting for a device, or None if there is none."""
+    try:
+        return run.hyper.stored("learning_rate")
+    except UnknownSetting:
+        return None
 
 
 def _async(value: Any) -> Any:

@@ -85,7 +85,7 @@ class TensorReader(Callback):
     def on_run_begin(self, run: Run) -> None:
         self._clear()
         if "on_step_begin" in vars(self):
-            self._others.observe(run, self._copy_gradients)
+            self._others.observe(run, self, self._copy_gradients)
         self._model = _model_tensors(run.model)
         self._copied = [path for path in self._paths if is_gradient(path) and path not in self._model]
         self._holds_last = self._reads_iteration and self._is_triggered_after_epochs(run)

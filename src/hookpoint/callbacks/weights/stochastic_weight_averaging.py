@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import choice, function, integer, number
@@ -138,7 +138,9 @@ class StochasticWeightAveraging(AveragedWeights):
         """Raise if the model cannot be called with a training batch. Batch norm statistics are measured with such batches."""
         self._has_checked_batch = True
         is_known = self._forward is not None or self.data is not None or run.hooks.dispatch("on_val_forward", mode="val")
-        if is_known or not batch_norm_buffers(self.model_of(run)):
+        # The batches of an iterator or of a host cannot be read again, so the statistics are not measured.
+        is_read_once = isinstance(run.train_loader, Iterator) or machine_of(run).options.host is not None
+        if is_known or is_read_once or not batch_norm_buffers(self.model_of(run)):
             return
         if problem := stepper_of(run).misfit(run.batch):
             why = f"{self.name} cannot call the model to measure batch norm statistics: {problem}."
