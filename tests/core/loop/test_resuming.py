@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hookpoint
-from hookpoint import At, Callback, Every, If, Once, StopRun, When
+from hookpoint import After, At, Callback, Every, If, Once, StopRun, When
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.loop.loop import Loop
@@ -769,6 +769,8 @@ def test_a_checkpoint_without_the_texts_of_schedules_never_breaks_a_run(disk):
     assert fired(disk, Every(steps=4), 2) == [12, 16, 20]
     assert fired(disk, Every(steps=4) | Every(steps=7), 3) == [21, 24, 28]
     assert fired(disk, Every(steps=5), 4) == [35, 40]
+    assert fired(disk, Every(epochs=1), 5) == [50]
+    assert fired(disk, Every(steps=5) & After(steps=1), 6) == [55, 60]
 
 
 @pytest.mark.parametrize("number", [2, 3], ids=["in the middle", "last batch"])

@@ -80,22 +80,20 @@ class ArmedSchedule(ABC):
 
     def restore(self, state: Any, when: str | None) -> None:
         """Restore the state of the schedule `when`, unless the schedule has changed since. Older checkpoints lack `when`."""
-        if when == self.when or (when is None and _has_same_shape(state, self.state())):
+        if when == self.when or (when is None and self.fits(state)):
             self.load_state(state)
         else:
             self.join()
+
+    def fits(self, state: Any) -> bool:
+        """Return whether a state without a text may be of this schedule. Called after `start`, at the saved clock values."""
+        return isinstance(state, list) == isinstance(self.state(), list)
 
     def state_dict(self) -> dict[str, Any]:
         return {"schedule": self.state(), "when": self.when}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.restore(state["schedule"], state.get("when"))
-
-
-def _has_same_shape(state: Any, other: Any) -> bool:
-    if not isinstance(state, list) or not isinstance(other, list):
-        return isinstance(state, list) == isinstance(other, list)
-    return len(state) == len(other) and all(map(_has_same_shape, state, other))
 
 
 class ArmedTick(ArmedSchedule):
@@ -141,6 +139,10 @@ class ArmedTick(ArmedSchedule):
 
     def load_state(self, state: Any) -> None:
         self.due = math.inf if state is None else state
+
+    def fits(self, state: Any) -> bool:
+        # The saved tick is at most one later than the one after `start`: a tick on epochs may be over before its epoch is.
+        return state is None or (isinstance(state, int | float) and state <= self._following(self.due))
 
     def _is_checked_at(self, moment: str | None) -> bool:
         return moment is None or self._anywhere or (moment == "epoch") == (self._clock == "epochs")
@@ -195,6 +197,10 @@ class ArmedCombination(ArmedSchedule):
     def load_state(self, state: Any) -> None:
         for part, part_state in zip(self._parts, state, strict=True):
             part.load_state(part_state)
+
+    def fits(self, state: Any) -> bool:
+        is_list = isinstance(state, list) and len(state) == len(self._parts)
+        return is_list and all(part.fits(part_state) for part, part_state in zip(self._parts, state, strict=True))
 
 
 class ArmedAll(ArmedCombination):
