@@ -683,6 +683,8 @@ def fired(disk, schedule, epochs, *, kill_at=None):
         (Every(steps=1000), Every(steps=5), [15, 20]),
         (At(steps=5), Every(steps=5), [15, 20]),
         (Once(steps=3), Every(steps=5), [15, 20]),
+        (Once(steps=3), Once(steps=4), [13]),
+        (Every(steps=5) | Once(steps=3), Every(steps=7) | Once(steps=3), [14]),
         (Every(steps=5), Every(epochs=1), [20]),
         (Every(steps=5), Every(steps=7) | Every(epochs=1), [14, 20]),
         (Every(steps=7) | Every(epochs=1), Every(steps=5), [15, 20]),

@@ -48,8 +48,11 @@ class ArmedSchedule(ABC):
     def start(self, clocks: Clocks) -> None:
         """Start from the current clock values, so that past ticks are not due."""
 
-    def join(self) -> None:
-        """Join a resumed run whose checkpoint does not contain this schedule. A `Once` in the past becomes due."""
+    def join(self, earlier: str = "") -> None:
+        """Join a resumed run whose checkpoint does not contain this schedule. A `Once` in the past becomes due.
+
+        `earlier` is the text of the schedule that this schedule replaces. A `Once` that is also part of it does not become due.
+        """
 
     def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
         """Return whether the schedule is due now, and advance it. Counter ticks advance even if `allowed` is False."""
@@ -83,7 +86,7 @@ class ArmedSchedule(ABC):
         if when == self.when or (when is None and self.fits(state)):
             self.load_state(state)
         else:
-            self.join()
+            self.join(when or "")
 
     def fits(self, state: Any) -> bool:
         """Return whether a state without a text may be of this schedule. Called after `start`, at the saved clock values."""
@@ -127,8 +130,8 @@ class ArmedTick(ArmedSchedule):
         if now > 0 and now >= self.due:
             self._missed, self.due = self.due, self._following(now)
 
-    def join(self) -> None:
-        if self._is_once and self._missed is not None:
+    def join(self, earlier: str = "") -> None:
+        if self._is_once and self._missed is not None and (not self.when or self.when not in earlier):
             self.due, self._missed = self._missed, None
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
@@ -187,9 +190,9 @@ class ArmedCombination(ArmedSchedule):
         for part in self._parts:
             part.start(clocks)
 
-    def join(self) -> None:
+    def join(self, earlier: str = "") -> None:
         for part in self._parts:
-            part.join()
+            part.join(earlier)
 
     def state(self) -> Any:
         return [part.state() for part in self._parts]

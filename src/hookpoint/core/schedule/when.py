@@ -159,7 +159,9 @@ class Once(OnClock):
         self.ticks_on = frozenset([self.counted] if clock else [])
 
     def arm(self) -> ArmedSchedule:
-        return ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.clocks)
+        armed = ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.clocks)
+        armed.when = repr(self)
+        return armed
 
     def moments(self) -> frozenset[str]:
         return super().moments() if self.clocks else frozenset(["iter", "epoch"])
