@@ -341,3 +341,24 @@ def test_a_signal_during_a_validation_stops_all_ranks_after_it(launch):
         return [run.epoch, run.iteration, seen, status]
 
     assert launch(signalled).results == [[1, 3, 4, "interrupted"], [1, 3, 5, "interrupted"]]
+
+
+def test_callbacks_on_the_chief_stop_all_ranks_and_set_the_rate_of_all(launch):
+    def train():
+        import torch
+
+        from hookpoint import CallbackPipeline, Loop
+        from hookpoint.callbacks import MaxSteps, ScheduledHyperParamSetter
+
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        rates = []
+        group = CallbackPipeline([MaxSteps(7), ScheduledHyperParamSetter("learning_rate", [(0, 0.5), (1, 0.25)])])
+        with Loop([group.set_chief_only()], optimizer=optimizer, extra_callbacks=[], monitors=[]) as run:
+            for _ in run.epochs(3):
+                for _ in run.batches([1.0, 2.0, 3.0, 4.0]):
+                    optimizer.step()
+                    rates.append(optimizer.param_groups[0]["lr"])
+        return [run.step, rates]
+
+    first, second = launch(train).results
+    assert first == second == [8, [0.5] * 4 + [0.25] * 4]

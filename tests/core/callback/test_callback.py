@@ -277,8 +277,15 @@ def test_methods_of_a_callback_that_overrides_run_are_not_checked():
         def run(self, hookpoint=None, logs=None): ...
         def on_epoch_ends(self): ...
         def on_epoch_end(self, whatever): ...
+        def on_trigger(self, whatever): ...
 
-    assert Hooks([Own()])
+    class Helper(Own):
+        on_trigger = Callback.on_trigger
+
+        def _trigger(self, run): ...  # not tensorpack's, which has no parameters
+
+    assert Hooks([Own()]).calls("on_trigger")
+    assert not Hooks([Helper()]).calls("on_trigger")
 
 
 def test_an_overridden_run_receives_guarded_and_fired_points(train):

@@ -11,7 +11,20 @@ import weakref
 
 import pytest
 
-from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, Replace, StopRun, guard, guarding, install, on
+from hookpoint import (
+    Callback,
+    CallbackPipeline,
+    Every,
+    Hooks,
+    If,
+    LambdaCallback,
+    Replace,
+    StopRun,
+    guard,
+    guarding,
+    install,
+    on,
+)
 from hookpoint.core.errors import BadGuard, HookpointWarning, OutsideRun, UnknownArgument, UnknownPoint
 from hookpoint.core.guard.guard import compiled
 from hookpoint.core.loop.loop import Loop
@@ -337,6 +350,33 @@ def test_a_nested_run_has_its_own_schedules():
     rarely = Rarely()
     work_in_a_run(rarely, body=lambda: work_in_a_run(rarely, batches=range(1, 3)))
     assert rarely.steps == [2, 4]
+
+
+def test_a_run_does_not_keep_the_callbacks_of_its_guards():
+    callbacks = []
+
+    def work_once():
+        function(1, callbacks=(rarely := Rarely()))
+        callbacks.append(weakref.ref(rarely))
+
+    with Loop() as run:
+        for _ in run.batches(range(3)):
+            work_once()
+        gc.collect()
+        assert [callback() for callback in callbacks] == [None, None, None]
+
+
+def test_a_condition_reads_the_run_that_the_caller_passes():
+    seen = []
+
+    @on("on_race_end", when=If(lambda run: run == "marathon"))
+    def look(run):
+        seen.append(run)
+
+    for kind in ("marathon", "sprint"):
+        with guarding("on_race", look, run=kind):
+            pass
+    assert seen == ["marathon"]
 
 
 # Results and failures

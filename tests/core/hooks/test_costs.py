@@ -186,16 +186,46 @@ def test_a_callback_that_takes_over_a_tenth_of_the_step_is_reported(seconds, lin
     assert share(cost("a", "on_iter_end", seconds)) == lines
 
 
-def test_the_report_of_an_expensive_trigger_suggests_a_schedule(caplog, clock):
-    class Checks(Callback):
-        def on_trigger(self):
-            clock.wait(0.25)
+class Triggered(Takes):
+    on_train_iter_end = Callback.on_train_iter_end
 
-    with Loop([Checks(name="heavy").when(Every(steps=1))]) as run:
+    def on_trigger(self):
+        self.clock.wait(self.seconds)
+
+
+class Tensorpack(Takes):
+    on_train_iter_end = Callback.on_train_iter_end
+
+    def _trigger(self):
+        self.clock.wait(self.seconds)
+
+
+class OverridesRun(Takes):
+    def run(self, hookpoint=None, logs=None):
+        Callback.run(self, hookpoint, logs)
+
+
+class OverridesTriggered(Triggered):
+    run = OverridesRun.run
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule", "less"),
+    [
+        (Triggered, Every(steps=1), ".when(Every(steps=50))"),
+        (Tensorpack, Every(steps=1), ".when(Every(steps=50))"),
+        (OverridesTriggered, Every(steps=1), ".when(Every(steps=50))"),
+        (OverridesRun, None, "on_trigger and .when(Every(steps=50)) instead of run"),
+    ],
+)
+def test_the_report_suggests_a_schedule_that_the_callback_can_use(kind, schedule, less, caplog, clock):
+    heavy = kind(clock, 0.25, name="heavy")
+    with Loop([heavy if schedule is None else heavy.when(schedule)]) as run:
         for _ in run.epochs(3):
             for _ in run.batches(range(64)):
                 clock.wait(0.9375)
-    assert caplog.messages == ["heavy takes 21% of the step time; to call it less often, use .when(Every(steps=50))"]
+    [message] = caplog.messages
+    assert message.endswith(f"of the step time; to call it less often, use {less}")
 
 
 def test_the_points_of_a_step_are_added_up():

@@ -360,6 +360,18 @@ def test_ranks_and_on_error_of_a_pipeline_apply_to_all_its_callbacks(group, rank
     assert len(Hooks([group], rank=1, local_rank=1).entries) == (ranks == "all")
 
 
+def test_a_pipeline_on_the_chief_that_contains_a_collective_callback_is_named():
+    class Sums(Saver):
+        collective = True
+        ranks = "all"
+
+    with pytest.raises(errors.CompileError) as caught:
+        Hooks([OfChief([Sums()])])
+    assert str(caught.value) == (
+        'Sums has collective = True but runs on the chief only.\n  set       ranks = "all" on OfChief, or move Sums out of it'
+    )
+
+
 def test_a_saver_runs_on_all_ranks_even_in_a_chief_only_group():
     for group in (CallbackPipeline([ModelSaver()]), EnableCallbackIf(ModelSaver(), print)):
         [entry] = Hooks([group.set_chief_only()]).entries

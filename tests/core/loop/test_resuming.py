@@ -4,13 +4,16 @@ import copy
 import pickle
 import random
 import signal
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 
 import hookpoint
-from hookpoint import At, Callback, Every, Once, StopRun
+from hookpoint import After, At, Callback, Every, If, Once, StopRun, When
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.loop.loop import Loop
@@ -680,6 +683,8 @@ def fired(disk, schedule, epochs, *, kill_at=None):
         (Every(steps=1000), Every(steps=5), [15, 20]),
         (At(steps=5), Every(steps=5), [15, 20]),
         (Once(steps=3), Every(steps=5), [15, 20]),
+        (Once(steps=3), Once(steps=4), [13]),
+        (Every(steps=5) | Once(steps=3), Every(steps=7) | Once(steps=3), [14]),
         (Every(steps=5), Every(epochs=1), [20]),
         (Every(steps=5), Every(steps=7) | Every(epochs=1), [14, 20]),
         (Every(steps=7) | Every(epochs=1), Every(steps=5), [15, 20]),
@@ -693,6 +698,34 @@ def test_a_schedule_changed_since_the_checkpoint_applies(before, after, steps, c
     assert [record.getMessage() for record in caplog.records] == [
         f"the callbacks of this run do not match the checkpoint:\n{table}"
     ]
+
+
+@dataclass(eq=False)
+class Custom(When):
+    """A schedule whose text contains the address of a function."""
+
+    test: Callable[[Any], object]
+
+    def __post_init__(self):
+        self.ticks_on = frozenset(["steps"])
+
+    def arm(self):
+        return (Once(steps=3) | (Every(steps=2) & If(self.test))).arm()
+
+
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        (lambda: Once(steps=3) | At(steps=(step for step in (5, 15))), [15]),
+        (lambda: Custom(lambda run: run.step % 3 == 0), [18]),
+    ],
+    ids=["generator", "function"],
+)
+def test_a_schedule_has_not_changed_if_only_an_address_in_its_text_has(make, steps, caplog, disk):
+    before, after = make(), make()
+    fired(disk, before, 2, kill_at=12)
+    assert fired(disk, after, 2) == steps
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
@@ -738,6 +771,8 @@ def test_a_checkpoint_without_the_texts_of_schedules_can_be_resumed(disk):
     assert fired(disk, Every(steps=4), 2) == [12, 16, 20]
     assert fired(disk, Every(steps=4) | Every(steps=7), 3) == [21, 24, 28]
     assert fired(disk, Every(steps=5), 4) == [35, 40]
+    assert fired(disk, Every(epochs=1), 5) == [50]
+    assert fired(disk, Every(steps=5) & After(steps=1), 6) == [55, 60]
 
 
 @pytest.mark.parametrize("number", [2, 3], ids=["in the middle", "last batch"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hookpoint.core.callback.current import is_on_all_ranks
 from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.logger import logger
 from hookpoint.core.run.hyper import NEVER_NEGATIVE, HyperParam, split_name
@@ -31,7 +32,7 @@ class Setting:
         self.name: str = param if isinstance(param, str) else param.name
         self.has_written = self.has_warned = False
         self.owner = ""  # the name of the callback
-        self._same_on_all_ranks = same_on_all_ranks
+        self._same_on_all_ranks = self._is_same_everywhere = same_on_all_ranks
         self._param = None if isinstance(param, str) else param
         self._own: HyperParam | None = self._param  # None if the setting belongs to parameter groups
         self._rivals: list[Setting] = []
@@ -44,6 +45,7 @@ class Setting:
         the callback deliberately replaces the scheduler's value before each step.
         """
         self.owner = by
+        self._is_same_everywhere = self._same_on_all_ranks and is_on_all_ranks()
         if self._param is None:
             self._own = run.hyper.registered(self.name)
         if self._is_broadcast(run) and self._own is not None:
@@ -95,7 +97,7 @@ class Setting:
             if self._own is None and self._key in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
                 raise BadValue(f"{self.name} must not be negative.", got=repr(value), by=self.owner)
             if self._own is None or self._is_broadcast(run):
-                run.hyper.set(name, value, same_on_all_ranks=self._same_on_all_ranks)
+                run.hyper.set(name, value, same_on_all_ranks=self._is_same_everywhere)
             else:
                 self._own.set_value(value)
                 run.recapture()
@@ -164,7 +166,7 @@ class Setting:
 
     def _is_broadcast(self, run: Run) -> bool:
         """Return whether a change must be sent to the other ranks."""
-        return run.hyper.request is not None and not self._same_on_all_ranks
+        return run.hyper.request is not None and not self._is_same_everywhere
 
     def _warn_about(self, other: str) -> None:
         if not self.has_warned:

@@ -98,9 +98,10 @@ class InferenceRunner(Callback):
     def on_trigger(self, run: Run) -> None:
         for inferencer in self.infs:
             inferencer.reset()
-        self._distributed_run = run if run.team.size > 1 and self.ranks == "all" else None  # each rank has a shard of the data
+        on_all_ranks = next((entry.ranks for entry in run.hooks.entries if entry.subject is self), self.ranks) == "all"
+        self._distributed_run = run if run.team.size > 1 and on_all_ranks else None  # each rank has a shard of the data
         run.evaluate(self.data, batch_size=self.batch_size, forward=self._forward, update=self._update, results=self._results)
-        if self.ranks == "all" or run.team.size == 1:  # savers act on all ranks or on none
+        if on_all_ranks or run.team.size == 1:  # savers act on all ranks or on none
             handle_results(run)  # on_val_epoch_end was before the results
 
     def _update(self, run: Run) -> None:

@@ -11,6 +11,12 @@ OPEN_RUNS: ContextVar[tuple[Any, ...]] = ContextVar("hookpoint_open_runs", defau
 CURRENT_CALL: ContextVar[Any] = ContextVar("hookpoint_call", default=None)
 
 
+def is_on_all_ranks() -> bool:
+    """Return whether the handler that is being called runs on all ranks. True outside a handler."""
+    call = CURRENT_CALL.get()
+    return call is None or call.entry.ranks == "all"
+
+
 def enter_run(run: Any) -> None:
     """Open a run and make it the current one."""
     OPEN_RUNS.set((*OPEN_RUNS.get(), run))

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
-TRIGGERS = {"on_trigger", *(spelling.name for spelling in BY_NAME["on_trigger"].spellings)}
+# The names of on_trigger, with the parameters that a method must have, or None if it may have any.
+TRIGGERS = {"on_trigger": None, **{spelling.name: spelling.only_with for spelling in BY_NAME["on_trigger"].spellings}}
 DECLARED_ONLY = "__hookpoint_declared__"
 # While a pipeline's `run` method triggers one of its callbacks, DUE is this callback. The other callbacks are not triggered.
 DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)
@@ -105,12 +106,17 @@ def find_handlers(subject: Any) -> list[Handler]:
 
 
 def scheduled_handlers(subject: Any) -> list[Handler]:
-    """Return the handlers of on_trigger and the handlers with a schedule. Do not check the names of other methods."""
-    return [handler for handler in _scan(subject, _is_scheduled) if handler.point == "on_trigger" or handler.when is not None]
-
-
-def _is_scheduled(name: str, marked: tuple[Mark, ...]) -> bool:
-    return name in TRIGGERS or any(mark.when is not None or mark.point == "on_trigger" for mark in marked)
+    """Return the handlers of on_trigger and the handlers with a schedule. Do not check the names and arguments of methods."""
+    is_function = inspect.isfunction(subject)
+    owner, found = subject.__name__ if is_function else type(subject).__name__, []
+    for name, marked in [("", marks(subject))] if is_function else _methods(subject):
+        scheduled = [mark for mark in marked if mark.when is not None or mark.point in TRIGGERS]
+        if scheduled or (not marked and name in TRIGGERS):
+            function = subject if is_function else getattr(subject, name)
+            found += [Handler(owner, mark.point, mark.point, function, (), mark.when) for mark in scheduled]
+            if not marked and TRIGGERS[name] in (None, tuple(inspect.signature(function).parameters)):
+                found.append(Handler(owner, "on_trigger", name, function, ()))
+    return found
 
 
 def in_table_order(handlers: Iterable[Handler]) -> list[Handler]:
@@ -155,28 +161,30 @@ def call_with_named(function: Callable[..., Any], payload: Mapping[str, Any]) ->
     return Handler(owner, name, name, function, tuple(_parameters(function, {}))).call(payload)
 
 
-def _scan(subject: Any, includes: Callable[[str, tuple[Mark, ...]], bool] = lambda name, marked: True) -> Iterator[Handler]:
+def _scan(subject: Any) -> Iterator[Handler]:
     owner = subject.__name__ if inspect.isfunction(subject) else type(subject).__name__
     if inspect.isfunction(subject):
         for mark in marks(subject):
             yield from _marked(owner, mark, subject, _own_points(subject))
         return
+    for name, marked in _methods(subject):
+        if marked:
+            for mark in marked:
+                yield from _marked(owner, mark, getattr(subject, name), _own_points(subject))
+        else:
+            yield from _named(owner, name, subject)
+
+
+def _methods(subject: Any) -> Iterator[tuple[str, tuple[Mark, ...]]]:
+    """Yield the name and the marks of each method that may be a handler."""
     attributes = _static_attributes(subject)
     for name in dir(subject):
         if name.startswith("__") or name == "on_knob":  # on_knob is not a point: live control calls it
             continue
         static = attributes.get(name)
         function = getattr(static, "__func__", static)  # unwrap a staticmethod or classmethod
-        if not callable(function) or inspect.isclass(function) or getattr(function, DECLARED_ONLY, False):
-            continue
-        marked = marks(function)
-        if not includes(name, marked):
-            continue
-        if marked:
-            for mark in marked:
-                yield from _marked(owner, mark, getattr(subject, name), _own_points(subject))
-        else:
-            yield from _named(owner, name, subject)
+        if callable(function) and not inspect.isclass(function) and not getattr(function, DECLARED_ONLY, False):
+            yield name, marks(function)
 
 
 def _static_attributes(subject: Any) -> dict[str, Any]:

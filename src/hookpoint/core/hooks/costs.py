@@ -26,6 +26,7 @@ class Cost:
     seconds: float = 0.0
     first_seconds: float = 0.0  # the duration of the first call, when caches are cold
     is_trigger: bool = False
+    in_run: bool = False  # whether the callback overrides `run`, which is called at every point
 
     def add(self, seconds: float) -> None:
         if not self.calls:
@@ -94,6 +95,13 @@ class StepShare:
             if share > self.LIMIT and seconds / self._steps > self.MIN_SECONDS and name not in self._reported:
                 self._reported.add(name)
                 slowest = max(own, key=lambda cost: cost.seconds)
-                less = ".when(Every(steps=50))" if slowest.is_trigger else f'@on("{slowest.point}", when=Every(steps=50))'
-                lines.append(f"{name} takes {share:.0%} of the step time; to call it less often, use {less}")
+                lines.append(f"{name} takes {share:.0%} of the step time; to call it less often, use {_less_often(slowest)}")
         return lines
+
+
+def _less_often(cost: Cost) -> str:
+    if cost.is_trigger:
+        return ".when(Every(steps=50))"
+    if cost.in_run:
+        return "on_trigger and .when(Every(steps=50)) instead of run"
+    return f'@on("{cost.point}", when=Every(steps=50))'

@@ -86,7 +86,8 @@ class Call:
     cost: Cost = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cost = Cost(self.entry.name, self.point, is_trigger=self.handler.spelling == "on_trigger")
+        is_trigger = self.handler.point == "on_trigger"
+        self.cost = Cost(self.entry.name, self.point, is_trigger=is_trigger, in_run=self.handler.spelling == "run")
 
     def is_made_in(self, mode: str | None) -> bool:
         """Return whether the handler is called during a pass with this mode. If `mode` is None, no pass is open."""

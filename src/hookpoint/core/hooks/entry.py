@@ -338,7 +338,8 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
         ranks = "all"
     for flag in ("collective", "may_skip") if ranks != "all" else ():
         if getattr(subject, flag, False):
-            raise CompileError(f"{name} has {flag} = True but runs on the {ranks} only.", set='ranks = "all"')
+            where = "" if place is options else f" on {type(place).__name__}, or move {name} out of it"
+            raise CompileError(f"{name} has {flag} = True but runs on the {ranks} only.", set=f'ranks = "all"{where}')
     policy = setter(path, ("on_error",), options)
     on_error = option_of(name, "on_error", policy, POLICIES, default="warn" if is_monitor else "raise")
     outer = next(filter(overrides_run, path), None)

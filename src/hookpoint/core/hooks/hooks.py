@@ -75,7 +75,8 @@ class Hooks:
         }
         self._beginning: Clocks | None = None  # the clocks when the run started
         self._attached: list[tuple[CallbackInfo, Any, Any]] = []  # with this run and the run that was stored before
-        self._guests: WeakKeyDictionary[Hooks, list[tuple[Entry, str, ArmedSchedule]]] = WeakKeyDictionary()  # see _follow
+        # The schedules of a guard, for each run that it was used in. They must not keep the run or the guard's callbacks alive.
+        self._started: WeakKeyDictionary[Hooks, tuple[Clocks, list[tuple[Entry, str, ArmedSchedule]]]] = WeakKeyDictionary()
         self._unused_state: dict[str, Any] = {}
         self._custom: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
 
@@ -209,7 +210,6 @@ class Hooks:
     def start_schedules(self, clocks: Clocks) -> None:
         """Start every schedule at the run's current counters and elapsed time, so that no past tick is due."""
         self._beginning = copy(clocks)
-        self._guests.clear()
         for entry in self.entries:
             for armed in entry.armed.values():
                 armed.start(clocks)
@@ -235,25 +235,28 @@ class Hooks:
         return result
 
     def _is_due(self, entry: Entry, handler: Handler, gates: tuple[ArmedSchedule, ...], point: str, run: Any) -> bool:
-        if run.hooks is not self and run.hooks._beginning not in (None, self._beginning):
-            self._follow(run.hooks)
+        hooks = getattr(run, "hooks", None)
+        if isinstance(hooks, Hooks) and hooks._beginning not in (None, self._beginning):
+            self._follow(hooks, hooks._beginning)
         allowed = entry.decided(point, lambda: all(gate.ready(run, None) for gate in gates))
         armed = entry.armed.get(schedule_key(handler))
         return allowed if armed is None else entry.decided(point, lambda: armed.take(run, None, allowed))
 
-    def _follow(self, hooks: Any) -> None:
+    def _follow(self, hooks: Hooks, beginning: Clocks) -> None:
         """Use schedules that started with the run of `hooks`. A guard may be used in several runs, one after another."""
-        if self not in hooks._guests:
-            hooks._guests[self] = []
+        own_beginning, started = self._started.get(hooks, (None, []))
+        if own_beginning is not beginning:
+            started = []
             for entry in self.entries:
                 for handler in entry.called:
                     if handler.when is not None:
                         armed = handler.when.arm()
-                        armed.start(hooks._beginning)
-                        hooks._guests[self].append((entry, schedule_key(handler), armed))
-        for entry, key, armed in hooks._guests[self]:
+                        armed.start(beginning)
+                        started.append((entry, schedule_key(handler), armed))
+            self._started[hooks] = beginning, started
+        for entry, key, armed in started:
             entry.armed[key] = armed
-        self._beginning = hooks._beginning
+        self._beginning = beginning
 
     def _handlers_of(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
         entries = Order(point, [entry for entry in self.entries if _has_handler(entry, point)], self._logged_moves).entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from hookpoint.core.callback.current import CURRENT_CALL
+from hookpoint.core.callback.current import CURRENT_CALL, is_on_all_ranks
 from hookpoint.core.errors import BadArgument, BadLoop, OutsideIteration
 from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.loop.batches import BatchLoop, batches_over
@@ -95,7 +95,7 @@ class Services:
     def stop(self, reason: str, *, same_on_all_ranks: bool) -> None:
         self.settle()
         machine = self.machine
-        if machine.agreement is not None and not same_on_all_ranks:
+        if machine.agreement is not None and not (same_on_all_ranks and is_on_all_ranks()):
             machine.agreement.request_stop(reason)
         elif machine.verdicts.request_stop(reason):
             machine.run.put_event("stop", reason=reason)
@@ -108,7 +108,7 @@ class Services:
         machine.running()
         if passes and not passes[-1].is_train:
             passes[-1].wants_end = verdicts.has_requests = True
-        elif machine.agreement is not None and not same_on_all_ranks:
+        elif machine.agreement is not None and not (same_on_all_ranks and is_on_all_ranks()):
             machine.agreement.request_stop_epoch()
         else:
             verdicts.request_stop_epoch()
@@ -133,7 +133,7 @@ class Services:
         self.settle()
         self._check_host("save")
         agreement = self.machine.agreement
-        if agreement is None or same_on_all_ranks:
+        if agreement is None or (same_on_all_ranks and is_on_all_ranks()):
             self.machine.saving.request(tag, keep, in_background, measured)
         else:
             agreement.request_save(tag, keep, in_background, measured)

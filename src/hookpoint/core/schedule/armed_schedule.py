@@ -48,8 +48,11 @@ class ArmedSchedule(ABC):
     def start(self, clocks: Clocks) -> None:
         """Start from the current clock values, so that past ticks are not due."""
 
-    def join(self) -> None:
-        """Join a resumed run whose checkpoint does not contain this schedule. A `Once` in the past becomes due."""
+    def join(self, earlier: str = "") -> None:
+        """Join a resumed run whose checkpoint does not contain this schedule. A `Once` in the past becomes due.
+
+        `earlier` is the text of the schedule that this schedule replaces. A `Once` that is also part of it does not become due.
+        """
 
     def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
         """Return whether the schedule is due now, and advance it. Counter ticks advance even if `allowed` is False."""
@@ -80,22 +83,20 @@ class ArmedSchedule(ABC):
 
     def restore(self, state: Any, when: str | None) -> None:
         """Restore the state of the schedule `when`, unless the schedule has changed since. Older checkpoints lack `when`."""
-        if when == self.when or (when is None and _has_same_shape(state, self.state())):
+        if when == self.when or (when is None and self.fits(state)):
             self.load_state(state)
         else:
-            self.join()
+            self.join(when or "")
+
+    def fits(self, state: Any) -> bool:
+        """Return whether a state without a text may be of this schedule. Called after `start`, at the saved clock values."""
+        return isinstance(state, list) == isinstance(self.state(), list)
 
     def state_dict(self) -> dict[str, Any]:
         return {"schedule": self.state(), "when": self.when}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.restore(state["schedule"], state.get("when"))
-
-
-def _has_same_shape(state: Any, other: Any) -> bool:
-    if not isinstance(state, list) or not isinstance(other, list):
-        return isinstance(state, list) == isinstance(other, list)
-    return len(state) == len(other) and all(map(_has_same_shape, state, other))
 
 
 class ArmedTick(ArmedSchedule):
@@ -129,8 +130,8 @@ class ArmedTick(ArmedSchedule):
         if now > 0 and now >= self.due:
             self._missed, self.due = self.due, self._following(now)
 
-    def join(self) -> None:
-        if self._is_once and self._missed is not None:
+    def join(self, earlier: str = "") -> None:
+        if self._is_once and self._missed is not None and (not self.when or self.when not in earlier):
             self.due, self._missed = self._missed, None
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
@@ -141,6 +142,10 @@ class ArmedTick(ArmedSchedule):
 
     def load_state(self, state: Any) -> None:
         self.due = math.inf if state is None else state
+
+    def fits(self, state: Any) -> bool:
+        # The saved tick is at most one later than the one after `start`: a tick on epochs may be over before its epoch is.
+        return state is None or (isinstance(state, int | float) and state <= self._following(self.due))
 
     def _is_checked_at(self, moment: str | None) -> bool:
         return moment is None or self._anywhere or (moment == "epoch") == (self._clock == "epochs")
@@ -185,9 +190,9 @@ class ArmedCombination(ArmedSchedule):
         for part in self._parts:
             part.start(clocks)
 
-    def join(self) -> None:
+    def join(self, earlier: str = "") -> None:
         for part in self._parts:
-            part.join()
+            part.join(earlier)
 
     def state(self) -> Any:
         return [part.state() for part in self._parts]
@@ -195,6 +200,10 @@ class ArmedCombination(ArmedSchedule):
     def load_state(self, state: Any) -> None:
         for part, part_state in zip(self._parts, state, strict=True):
             part.load_state(part_state)
+
+    def fits(self, state: Any) -> bool:
+        is_list = isinstance(state, list) and len(state) == len(self._parts)
+        return is_list and all(part.fits(part_state) for part, part_state in zip(self._parts, state, strict=True))
 
 
 class ArmedAll(ArmedCombination):

@@ -8,8 +8,9 @@ callbacks can share it. `arm()` returns an object that tracks when the schedule 
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hookpoint.core.errors import BadSchedule, listed
@@ -137,6 +138,8 @@ class At(OnClock):
 
     def __init__(self, **clock: Amount | Iterable[Amount]) -> None:
         super().__init__(clock)
+        if isinstance(self.amount, Iterator):  # such as a generator, whose text would not show its values
+            self.amount = self.clocks[self.clock] = list(self.amount)
         is_list = isinstance(self.amount, Iterable) and not isinstance(self.amount, str)
         self._values = sorted({self.checked(value) for value in (self.amount if is_list else [self.amount])})
         self.ticks_on = frozenset([self.counted])
@@ -156,7 +159,9 @@ class Once(OnClock):
         self.ticks_on = frozenset([self.counted] if clock else [])
 
     def arm(self) -> ArmedSchedule:
-        return ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.clocks)
+        armed = ArmedTick(self.counted, self._value, lambda now: math.inf, stays=True, anywhere=not self.clocks)
+        armed.when = repr(self)
+        return armed
 
     def moments(self) -> frozenset[str]:
         return super().moments() if self.clocks else frozenset(["iter", "epoch"])
@@ -297,7 +302,10 @@ class NotOf(Combined):
 
 
 def armed_with_text(schedule: When) -> ArmedSchedule:
-    """Arm a schedule and store its text. A resumed run compares the text to detect a changed schedule."""
+    """Arm a schedule and store its text. A resumed run compares the text to detect a changed schedule.
+
+    The text contains no memory addresses, because they differ between processes.
+    """
     armed = schedule.arm()
-    armed.when = repr(schedule)
+    armed.when = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(schedule))
     return armed
