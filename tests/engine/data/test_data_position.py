@@ -24,6 +24,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from hookpoint import Loop
+from hookpoint.callbacks import ModelSaver
 from hookpoint.engine.data.data_position import TorchPositions
 from hookpoint.engine.data.rng import TorchRandomness, seed_all
 from hookpoint.engine.data.seeded_samples import SeededSamples
@@ -629,6 +631,24 @@ def test_a_loader_with_a_state_finds_back_by_itself(ends, caplog):
 
 
 # Nothing to remember
+
+
+@pytest.mark.parametrize("options", [{"drop_last": True}, {"drop_last": False}], ids=str)
+def test_a_run_that_is_stopped_at_the_last_batch_resumes_with_the_next_order(options, tmp_path):
+    """RandomSampler draws from its generator again when it is exhausted."""
+
+    def train(workdir=None, stop=None):
+        loader, seen = loader_of(shuffle=True, generator=seeded(), **options), []
+        with Loop([] if workdir is None else [ModelSaver()], extra_callbacks=[], monitors=[], workdir=workdir) as run:
+            for _ in run.epochs(EPOCHS):
+                for batch in run.batches(loader):
+                    seen.append(plain(batch))
+                    if len(seen) == stop:
+                        run.stop()
+        return seen
+
+    whole = train()
+    assert train(tmp_path, stop=len(whole) // EPOCHS) + train(tmp_path) == whole
 
 
 def test_without_checkpoints_nothing_is_kept():

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hookpoint.core.checkpoint.positions import Entered, Positions, skip_batches
+from hookpoint.core.checkpoint.positions import END, Entered, Positions, skip_batches
 from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.data.data_graph import graph_of
 from hookpoint.core.data.samples import length_of
@@ -91,9 +91,11 @@ class TorchPositions(Positions):
         return {"graph": graph_of(data, digest_of), "batches": length_of(loader), **facts_of(data)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
-        # Some loaders count a pass only when their iterator is exhausted. Loaders over a map-style dataset and loaders with
-        # their own state do not have to be exhausted.
-        if not has_index(loader) and not is_stateful(loader):
+        # torch's RandomSampler draws from the loader's generator again when it is exhausted, with or without checkpoints. Some
+        # other loaders count a pass only then. Loaders with their own state do not have to be exhausted.
+        if has_index(loader):
+            next(source, END)
+        elif not is_stateful(loader):
             super().exhaust(loader, source)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
