@@ -414,6 +414,18 @@ def test_a_loader_that_is_made_for_each_epoch_is_left_alone():
     assert [seen for seen, _ in passes(whole[1][1], 3)] == [whole[2][0]]
 
 
+def test_a_run_resumes_after_its_second_epoch_with_a_loader_that_is_made_for_each_epoch(tmp_path):
+    def train(epochs, workdir=None):
+        seen = []
+        with Loop([] if workdir is None else [ModelSaver()], extra_callbacks=[], monitors=[], workdir=workdir) as run:
+            for _ in run.epochs(epochs):
+                loader = loader_of(shuffle=True, generator=seeded(0))
+                seen += map(plain, run.batches(loader))
+        return seen
+
+    assert train(2, tmp_path) + train(3, tmp_path) == train(3)
+
+
 def test_two_loaders_that_take_turns_each_go_on():
     def passes(found=None, start=0):
         positions = TorchPositions(TorchRandomness())
