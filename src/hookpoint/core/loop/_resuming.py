@@ -229,6 +229,12 @@ class Resuming:
         if positions.notes:
             self._report_data()
 
+    def leave_data(self, pass_: Pass, *, is_cut: bool) -> None:
+        """Record the end of a pass. If it was a pass of the epoch, a resumed run skips it."""
+        self._objects.positions.leave(pass_.loader)
+        if not self._objects.scopes.passes and not pass_.is_side:
+            self._saving.add_pass(pass_.results, pass_.batches_seen, is_cut=is_cut)
+
     def exhaust_data(self, pass_: Pass) -> None:
         """Exhaust the loader of a pass that was stopped at its last batch, as if the pass had not been stopped."""
         if not pass_.is_side:

@@ -98,6 +98,12 @@ class TorchPositions(Positions):
         elif not is_stateful(loader):
             super().exhaust(loader, source)
 
+    def leave(self, loader: Any) -> None:
+        loader = loader.data if isinstance(loader, PaddedLoader) else loader
+        for record in self._records:
+            if record.reference() is loader:
+                record.datasets.end(loader)
+
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         alive = [(record, loader) for record in self._records if (loader := record.reference()) is not None]
         last = next((number for number, (record, _) in enumerate(alive) if record is self._last), None)
@@ -274,8 +280,8 @@ class TorchPositions(Positions):
             reference = weakref.ref(loader)
         except TypeError:  # lists and other builtin objects have no state
             return None, None
-        had_another = any(record.trains == trains and record.reference() is None for record in self._records)
-        new = LoaderRecord(loader, reference, trains=trains, is_made_anew=had_another)
+        gone = [record for record in self._records if record.trains == trains and record.reference() is None]
+        new = LoaderRecord(loader, reference, trains=trains, before=gone[-1] if gone else None)
         self._records = [*(record for record in self._records if record.reference() is not None), new]
         saved = next((one for one in self._unclaimed if one["trains"] == trains), None) if claims else None
         if saved is not None:
