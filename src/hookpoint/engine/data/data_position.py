@@ -30,7 +30,15 @@ from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.logger import logger
 from hookpoint.engine.data import _loader_state
-from hookpoint.engine.data._data_facts import batch_size_of, compared, digest_of, facts_of, facts_of_order, facts_of_pass
+from hookpoint.engine.data._data_facts import (
+    batch_size_of,
+    compared,
+    digest_of,
+    facts_of,
+    facts_of_order,
+    facts_of_pass,
+    has_own_sampler,
+)
 from hookpoint.engine.data._loader_record import LoaderRecord, batches_ahead, has_index, has_iterator, is_stateful, is_wrapper
 from hookpoint.engine.data._repartition import State, as_team_state, rest_of, unknown_order
 from hookpoint.engine.data._resumed_iterator import (
@@ -257,7 +265,7 @@ class TorchPositions(Positions):
         """
         facts, expected = facts_of_pass(loader), self._expected
         self._expected = {}
-        if self._facts_vary:
+        if self._facts_vary or (not in_epoch and has_own_sampler(loader)):
             expected = {name: value for name, value in expected.items() if name != "drawn"}
         if changed := compared(expected, facts, in_epoch=in_epoch):
             self.notes.append(f"the training data differs from the data in the checkpoint:\n{changed}")
