@@ -293,6 +293,33 @@ def test_a_sampler_that_changes_its_own_length_resumes(tmp_path, caplog):
     assert not caplog.records
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_sampler_that_draws_more_samples_in_each_epoch_is_not_reported(epochs, tmp_path, caplog):
+    class Growing(Sampler):
+        epoch = 0
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def __len__(self):
+            return 8 * self.epoch
+
+        def __iter__(self):
+            return iter(range(len(self)))
+
+    def train(epochs):
+        loader = DataLoader(data_of(), batch_size=8, sampler=Growing())
+        with Loop([cb.ModelSaver()], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+            for epoch in run.epochs(epochs):
+                loader.sampler.set_epoch(epoch)
+                for _ in run.batches(loader):
+                    pass
+        return run.iteration
+
+    assert (train(epochs), train(3)) == (epochs * (epochs + 1) / 2, 6)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("stop", [3, 8])
 def test_a_dataset_with_different_values_warns(stop, tmp_path, caplog):
     fit(tmp_path, shuffled(8), stop=stop)

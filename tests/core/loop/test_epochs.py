@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+import hookpoint
 from hookpoint import Callback, LambdaCallback
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.loop.loop import Loop
 
 
@@ -10,8 +12,24 @@ def test_a_second_loop_whose_epochs_are_already_done_warns(caplog):
     with Loop() as run:
         first, second = list(run.epochs(2)), list(run.epochs(2))
     assert (first, second) == ([1, 2], [])
-    expected = "run.epochs(2) runs no epochs: 2 of 2 epochs are already done; write run.epochs(4) for 2 more"
+    expected = "run.epochs(2) runs no epochs: epoch 2 is already done; write run.epochs(4) for 2 more"
     assert [record.message for record in caplog.records] == [expected]
+
+
+def test_a_second_loop_in_a_resumed_run_warns_too(tmp_path, caplog, capsys):
+    def train(*totals):
+        with hookpoint.Loop([ModelSaver()], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+            return [list(run.epochs(total)) for total in totals]
+
+    assert (train(2), train(3, 1)) == ([[1, 2]], [[3], []])
+    assert [record.message for record in caplog.records] == [
+        "run.epochs(1) runs no epochs: epoch 3 is already done; write run.epochs(4) for 1 more"
+    ]
+    assert "already finished" not in capsys.readouterr().err
+    caplog.clear()
+    assert train(1, 2, 3) == [[], [], []]  # the script's first loops have ended before the checkpoint
+    assert caplog.records == []
+    assert "run has already finished (3 of 3 epochs)" in capsys.readouterr().err
 
 
 def test_a_second_loop_with_a_larger_total_or_after_a_stop_does_not_warn(caplog):

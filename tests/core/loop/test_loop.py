@@ -154,6 +154,19 @@ def test_an_attribute_of_the_run_raises_on_the_loop(name):
     assert not hasattr(loop, name)
 
 
+@pytest.mark.parametrize("name", ["model", "rate"])
+def test_an_error_in_a_property_of_a_subclass_is_not_hidden(name):
+    class Mine(Loop):
+        @property
+        def model(self):
+            return self.missing
+
+        rate = model
+
+    with pytest.raises(AttributeError, match=r"^'Mine' object has no attribute 'missing'$"):
+        getattr(Mine(), name)
+
+
 @pytest.mark.parametrize("name", ["epoch_s", "_loop", "__len__"])
 def test_any_other_missing_attribute_of_a_loop_raises_attribute_error(name):
     with pytest.raises(AttributeError, match=f"^'Loop' object has no attribute '{name}'$"):

@@ -24,6 +24,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from hookpoint import Loop
+from hookpoint.callbacks import ModelSaver
 from hookpoint.engine.data.data_position import TorchPositions
 from hookpoint.engine.data.rng import TorchRandomness, seed_all
 from hookpoint.engine.data.seeded_samples import SeededSamples
@@ -412,6 +414,18 @@ def test_a_loader_created_for_each_epoch_starts_from_its_own_seed():
     assert [seen for seen, _ in passes(whole[1][1], 3)] == [whole[2][0]]
 
 
+def test_a_run_resumes_after_its_second_epoch_with_a_loader_that_is_made_for_each_epoch(tmp_path):
+    def train(epochs, workdir=None):
+        seen = []
+        with Loop([] if workdir is None else [ModelSaver()], extra_callbacks=[], monitors=[], workdir=workdir) as run:
+            for _ in run.epochs(epochs):
+                loader = loader_of(shuffle=True, generator=seeded(0))
+                seen += map(plain, run.batches(loader))
+        return seen
+
+    assert train(2, tmp_path) + train(3, tmp_path) == train(3)
+
+
 def test_two_alternating_loaders_both_resume():
     def passes(found=None, start=0):
         positions = TorchPositions(TorchRandomness())
@@ -629,6 +643,24 @@ def test_a_loader_with_a_state_dict_restores_its_own_position(ends, caplog):
 
 
 # Nothing to remember
+
+
+@pytest.mark.parametrize("options", [{"drop_last": True}, {"drop_last": False}], ids=str)
+def test_a_run_that_is_stopped_at_the_last_batch_resumes_with_the_next_order(options, tmp_path):
+    """RandomSampler draws from its generator again when it is exhausted."""
+
+    def train(workdir=None, stop=None):
+        loader, seen = loader_of(shuffle=True, generator=seeded(), **options), []
+        with Loop([] if workdir is None else [ModelSaver()], extra_callbacks=[], monitors=[], workdir=workdir) as run:
+            for _ in run.epochs(EPOCHS):
+                for batch in run.batches(loader):
+                    seen.append(plain(batch))
+                    if len(seen) == stop:
+                        run.stop()
+        return seen
+
+    whole = train()
+    assert train(tmp_path, stop=len(whole) // EPOCHS) + train(tmp_path) == whole
 
 
 def test_nothing_is_remembered_without_checkpoints():

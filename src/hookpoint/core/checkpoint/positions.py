@@ -64,6 +64,9 @@ class Positions:
         if self.remembers and not isinstance(loader, Sequence):
             next(source, END)
 
+    def leave(self, loader: Any) -> None:
+        """Record the state of a loader at the end of a pass, whether or not the loader was exhausted."""
+
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the state to save in a checkpoint. A resumed run uses it to continue the last pass or to begin the next one.
 

@@ -71,7 +71,7 @@ class Resuming:
         self._after_load, self._is_quiet, self._crashes = after_load, is_quiet, crashes
         self._run, self._clocks, self._stateful = objects.run, objects.clocks, objects.stateful
         self._checkpoint: Checkpoint | None = None
-        self._epochs_over = 0
+        self._epochs_over = self._done_before = 0
 
     def open(self, resume: Resume, identity: Callable[[], Mapping[str, Any]]) -> None:
         """Look for a checkpoint. If there is one, set the clocks, and mute logging until the state is restored."""
@@ -95,6 +95,7 @@ class Resuming:
             state = state_for_rank(checkpoint.state, run.rank, run.world_size)
             self._checkpoint, self.place, self.moved = checkpoint._replace(state=state), state["place"], state.get("moved")
             self._clocks.load_state_dict(state["clocks"])
+            self._done_before = self._clocks.epochs_done
             self._crashes.reached(self._clocks.moment)
             self.has_resumed = run.resuming = True
             self._objects.logbook.is_muted = run.monitors.is_muted = True
@@ -229,6 +230,12 @@ class Resuming:
         if positions.notes:
             self._report_data()
 
+    def leave_data(self, pass_: Pass, *, is_cut: bool) -> None:
+        """Record the end of a pass. If it was a pass of the epoch, a resumed run skips it."""
+        self._objects.positions.leave(pass_.loader)
+        if not self._objects.scopes.passes and not pass_.is_side:
+            self._saving.add_pass(pass_.results, pass_.batches_seen, is_cut=is_cut)
+
     def exhaust_data(self, pass_: Pass) -> None:
         """Exhaust the loader of a pass that was stopped at its last batch, as if the pass had not been stopped."""
         if not pass_.is_side:
@@ -276,12 +283,13 @@ class Resuming:
     def report_finished(self, epochs: int | None) -> None:
         """Tell the user if all of these epochs are already done, in an earlier process or in an earlier loop of this run."""
         done = self._clocks.epochs_done
-        if epochs and not self.has_resumed and done >= epochs and not self._objects.verdicts.stop and self._run.is_chief:
-            logger.warning(
-                "run.epochs(%d) runs no epochs: %d of %d epochs are already done; write run.epochs(%d) for %d more",
-                *(epochs, done, epochs, done + epochs, epochs),
-            )
-        if epochs is not None and self._is_finished(epochs):
+        if done > self._done_before:
+            if epochs and done >= epochs and not self._objects.verdicts.stop and self._run.is_chief:
+                logger.warning(
+                    "run.epochs(%d) runs no epochs: epoch %d is already done; write run.epochs(%d) for %d more",
+                    *(epochs, done, done + epochs, epochs),
+                )
+        elif epochs is not None and self._is_finished(epochs):
             count = f"{done} of {epochs} epochs" if done == epochs else f"{done} epochs, {epochs} requested"
             say(
                 f"{self._run.name} has already finished ({count}). Its final state has been loaded. "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
@@ -50,7 +51,7 @@ class RunRecord:
         self._run, self._clocks, self._crashes = run, clocks, crashes
         self._describe_data, self._lineage = describe_data, list(lineage)
         self._data: dict[str, Any] = {}
-        self._described_loader: Any = None
+        self._described_loader: Callable[[], Any] = lambda: None
         self._describe = getattr(store, "describe", None)
         self._next_costs = 0.0
         self.share = StepShare()
@@ -89,7 +90,7 @@ class RunRecord:
         """If a training pass uses a new loader, write a description of the data, unless the description is unchanged."""
         if self._first_iteration is None:
             self._first_iteration = self._clocks.iteration
-        if self._describe is not None and pass_.is_train and self._run.train_loader is not self._described_loader:
+        if self._describe is not None and pass_.is_train and self._run.train_loader is not self._described_loader():
             before = self._data
             self._data = self._described_data()
             if self._data != before:
@@ -98,7 +99,7 @@ class RunRecord:
     def _described_data(self) -> dict[str, Any]:
         """Return a description of the training and validation data. No samples are read."""
         run, data = self._run, dict[str, Any]()
-        self._described_loader = run.train_loader
+        self._described_loader = _reference_to(run.train_loader)
         for name, loader in (("train", run.train_loader), ("val", run.val_loader)):
             try:
                 described = self._describe_data(loader) if loader is not None else {}
@@ -231,6 +232,14 @@ def _best_of(subject: Any) -> list[tuple[str, dict[str, Any]]]:
     moment = getattr(best, "moment", None)
     more = {} if moment is None else {"epoch": moment.epoch, "iteration": moment.iteration}
     return [(str(reads[0]), {"mode": best.mode, "value": best.value, "step": best.step, **more})]
+
+
+def _reference_to(loader: Any) -> Callable[[], Any]:
+    """Return a weak reference, because a loader that the script has replaced may hold workers. Lists do not have any."""
+    try:
+        return weakref.ref(loader)
+    except TypeError:
+        return lambda: loader
 
 
 def _command() -> list[str]:

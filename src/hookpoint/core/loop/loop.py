@@ -90,11 +90,11 @@ class Loop:
         def __getattr__(self, name: str) -> Any:
             from hookpoint.core.run.run import Run
 
-            if not name.startswith("_") and hasattr(Run, name):
+            if not name.startswith("_") and hasattr(Run, name) and not hasattr(type(self), name):
                 raise _NotOnLoop(
                     f"'{name}' belongs to the run, not to the Loop.", enter=f"with Loop(...) as run: and use run.{name}"
                 )
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'", name=name, obj=self)
+            return object.__getattribute__(self, name)  # raises the usual error, or that of a subclass's property
 
     def _compiled(self) -> Hooks:
         self._compiled_for = self._compile_options()

@@ -284,8 +284,7 @@ class Machine:
         finally:
             self.logbook.close_page()
             scopes.passes.remove(pass_)
-            if not scopes.passes and not pass_.is_side:
-                self.saving.add_pass(pass_.results, pass_.batches_seen, is_cut=is_cut)
+            self.resuming.leave_data(pass_, is_cut=is_cut)
             pass_.leave(self.run)
             self.record.share.add_pass(pass_.mode, pass_.batches_seen)
             scopes.cleanup.leave(pass_)

@@ -54,6 +54,11 @@ def facts_of_pass(loader: Any) -> dict[str, Any]:
     return {**facts_of(loader), "drawn": length_of(sampler)}
 
 
+def has_own_sampler(loader: Any) -> bool:
+    """Return whether the user has written the loader's sampler. Its number of samples may depend on the epoch."""
+    return isinstance(loader, DataLoader) and not type(loader.sampler).__module__.startswith("torch.")
+
+
 def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return facts about the DataLoader of a saved run, from the sample order that the checkpoint contains.
 

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.engine.data import _loader_state
+from hookpoint.engine.data._dataset_record import DatasetRecord
 from hookpoint.engine.data._repartition import order_of
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
 
@@ -19,17 +20,20 @@ class LoaderRecord:
 
     The user's script may determine the order of each pass itself, by seeding a generator or by creating a new loader. In that
     case, the order stored in a checkpoint does not apply to later passes. The run detects this from the second pass on.
+
+    `before` is the record of the loader that this loader replaces, or None.
     """
 
-    def __init__(self, loader: Any, reference: weakref.ref[Any], *, trains: bool, is_made_anew: bool) -> None:
+    def __init__(self, loader: Any, reference: weakref.ref[Any], *, trains: bool, before: LoaderRecord | None) -> None:
         self.reference = reference
         self.trains = trains
         self.had_iterator = False
-        self.is_made_anew, self._is_seeded_anew = is_made_anew, False
+        self.is_made_anew, self._is_seeded_anew = before is not None, False
         self._first = self.begun = _loader_state.read(loader)
         self._seeds: list[int] | None = None
         self._was_used = False
         self._own_before: Any = None
+        self.datasets: DatasetRecord = DatasetRecord(loader, None if before is None else before.datasets)
 
     def load(self, loader: Any, record: Mapping[str, Any]) -> None:
         """Restore the loader from a checkpoint that was saved between two passes."""
@@ -38,9 +42,10 @@ class LoaderRecord:
             _loader_state.put_counters(loader, record["now"], record["first"], in_pass=False)
             if not record["is_seeded_anew"]:
                 _loader_state.put_generators(loader, record["now"])
-            _loader_state.put_dataset_generators(loader, record["now"], record["first"])
             _load_dataset(loader, record)
             self._own_before = record["own"]
+        _loader_state.put_dataset_generators(loader, record["now"], record["first"])
+        self.datasets.load(record)
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
 
     def begin(self, loader: Any) -> None:
@@ -52,9 +57,8 @@ class LoaderRecord:
         if not is_first:
             self.is_made_anew, self._is_seeded_anew = False, self._is_seeded_anew or seeds != self._seeds
         self._seeds = seeds
-        before, self.begun = self.begun, _loader_state.read(loader)
-        if not is_first:
-            self._first = _loader_state.without_reset(self._first, before, self.begun)
+        self.begun = _loader_state.read(loader)
+        self.datasets.begin(loader)
         self.had_iterator = has_iterator(loader) or (not is_first and _keeps_workers(loader))
 
     def resume(self, loader: Any, record: Mapping[str, Any]) -> None:
@@ -66,6 +70,7 @@ class LoaderRecord:
         # Record the current counters, not those in the checkpoint. If the script now uses another batch size, the old size in
         # the checkpoint would look like a change that the run made.
         self.begun = {**record["begun"], "counters": _loader_state.read(loader)["counters"]}
+        self.datasets.load(record, in_pass=True)
         self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
@@ -78,7 +83,7 @@ class LoaderRecord:
             # If a seed changes during a pass, the loader itself has reseeded its generator. The script has not reseeded it.
             "is_seeded_anew": self._is_seeded_anew and _loader_state.seeds(loader) == self._seeds,
             "seeds": self._seeds,
-            "first": self._first,
+            "first": self.datasets.put_first(self._first),
             "begun": self.begun,
             "now": _loader_state.read(loader),
             "had_iterator": self.had_iterator,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -49,21 +49,18 @@ def put_dataset_generators(loader: Any, state: Mapping[str, Any], first: Mapping
 
     The script has set the others for the next pass.
     """
+    kept = None if first is None else first["generators"]
     found = _dataset_generators(loader)
-    _put({path: one for path, one in found.items() if first is None or _is_same(_state_of(one), first, path)}, state)
+    _put({path: one for path, one in found.items() if kept is None or is_same(_state_of(one), kept.get(path))}, state)
 
 
-def without_reset(first: Mapping[str, Any], begun: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first state without the dataset's generators that the script resets to the same state before each pass.
+def of_datasets(generators: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the states of the generators of datasets only."""
+    return {path: state for path, state in generators.items() if path.startswith(DATASET)}
 
-    `begun` and `now` are the states at the beginning of two passes.
-    """
-    generators = {
-        path: state
-        for path, state in first["generators"].items()
-        if not (path.startswith(DATASET) and path in now["generators"] and _is_same(now["generators"][path], begun, path))
-    }
-    return {**first, "generators": generators}
+
+def states_of_datasets(loader: Any) -> dict[str, Any]:
+    return {path: _state_of(generator) for path, generator in _dataset_generators(loader).items()}
 
 
 def put_counters(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any], *, in_pass: bool) -> None:
@@ -122,10 +119,15 @@ def _generators(loader: Any) -> dict[str, Any]:
 
 
 def _dataset_generators(loader: Any) -> dict[str, Any]:
-    """Return the generators that are attributes of the dataset or of nested datasets. With workers, return none.
+    owners = datasets(loader)
+    return _only_generators({f"{path}.{name}": value for path, one in owners.items() for name, value in _attributes(one)})
 
-    Datasets with a `state_dict` restore their generators themselves, so these generators are left out. The same applies to
-    loaders with a `state_dict`, if their dataset is iterable.
+
+def datasets(loader: Any) -> dict[str, Any]:
+    """Return the dataset and its nested datasets, keyed by path. With workers, return none.
+
+    Datasets with a `state_dict` restore their generators themselves, so they are left out. The same applies to the datasets of
+    loaders with a `state_dict`, if they are iterable.
     """
     if not isinstance(loader, DataLoader) or loader.num_workers:
         return {}
@@ -137,11 +139,15 @@ def _dataset_generators(loader: Any) -> dict[str, Any]:
         if id(data) in seen or hasattr(data, "state_dict"):
             continue
         seen.add(id(data))
-        for name, value in getattr(data, "__dict__", {}).items():
+        found[path] = data
+        for name, value in _attributes(data):
             items = value if isinstance(value, list | tuple) and value and isinstance(value[0], Dataset) else [value]
             queue += [(f"{path}.{name}.{number}", item) for number, item in enumerate(items) if isinstance(item, Dataset)]
-            found[f"{path}.{name}"] = value
-    return _only_generators(found)
+    return found
+
+
+def _attributes(data: Any) -> Iterable[tuple[str, Any]]:
+    return getattr(data, "__dict__", {}).items()
 
 
 def _only_generators(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,8 +169,8 @@ def _put(generators: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             generator.set_state(kept.cpu()) if isinstance(generator, torch.Generator) else put_state(generator, kept)
 
 
-def _is_same(state: Any, record: Mapping[str, Any], path: str) -> bool:
-    if path not in record["generators"]:
-        return False
-    other = record["generators"][path]
-    return torch.equal(state.cpu(), other.cpu()) if isinstance(state, torch.Tensor) else bool(state == other)
+def is_same(state: Any, other: Any) -> bool:
+    """Return whether two states of a generator are equal. If one of them is None, they are not."""
+    if isinstance(state, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(state.cpu(), other.cpu())
+    return state is not None and type(state) is type(other) and bool(state == other)

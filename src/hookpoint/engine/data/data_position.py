@@ -23,14 +23,22 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hookpoint.core.checkpoint.positions import Entered, Positions, skip_batches
+from hookpoint.core.checkpoint.positions import END, Entered, Positions, skip_batches
 from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.data.data_graph import graph_of
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.logger import logger
 from hookpoint.engine.data import _loader_state
-from hookpoint.engine.data._data_facts import batch_size_of, compared, digest_of, facts_of, facts_of_order, facts_of_pass
+from hookpoint.engine.data._data_facts import (
+    batch_size_of,
+    compared,
+    digest_of,
+    facts_of,
+    facts_of_order,
+    facts_of_pass,
+    has_own_sampler,
+)
 from hookpoint.engine.data._loader_record import LoaderRecord, batches_ahead, has_index, has_iterator, is_stateful, is_wrapper
 from hookpoint.engine.data._repartition import State, as_team_state, rest_of, unknown_order
 from hookpoint.engine.data._resumed_iterator import (
@@ -91,10 +99,18 @@ class TorchPositions(Positions):
         return {"graph": graph_of(data, digest_of), "batches": length_of(loader), **facts_of(data)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
-        # Some loaders count a pass only when their iterator is exhausted. Loaders over a map-style dataset and loaders with
-        # their own state do not have to be exhausted.
-        if not has_index(loader) and not is_stateful(loader):
+        # torch's RandomSampler draws from the loader's generator again when it is exhausted, with or without checkpoints. Some
+        # other loaders count a pass only then. Loaders with their own state do not have to be exhausted.
+        if has_index(loader):
+            next(source, END)
+        elif not is_stateful(loader):
             super().exhaust(loader, source)
+
+    def leave(self, loader: Any) -> None:
+        loader = loader.data if isinstance(loader, PaddedLoader) else loader
+        for record in self._records:
+            if record.reference() is loader:
+                record.datasets.end(loader)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         alive = [(record, loader) for record in self._records if (loader := record.reference()) is not None]
@@ -249,7 +265,7 @@ class TorchPositions(Positions):
         """
         facts, expected = facts_of_pass(loader), self._expected
         self._expected = {}
-        if self._facts_vary:
+        if self._facts_vary or (not in_epoch and has_own_sampler(loader)):
             expected = {name: value for name, value in expected.items() if name != "drawn"}
         if changed := compared(expected, facts, in_epoch=in_epoch):
             self.notes.append(f"the training data differs from the data in the checkpoint:\n{changed}")
@@ -272,8 +288,8 @@ class TorchPositions(Positions):
             reference = weakref.ref(loader)
         except TypeError:  # lists and other builtin objects have no state
             return None, None
-        had_another = any(record.trains == trains and record.reference() is None for record in self._records)
-        new = LoaderRecord(loader, reference, trains=trains, is_made_anew=had_another)
+        gone = [record for record in self._records if record.trains == trains and record.reference() is None]
+        new = LoaderRecord(loader, reference, trains=trains, before=gone[-1] if gone else None)
         self._records = [*(record for record in self._records if record.reference() is not None), new]
         saved = next((one for one in self._unclaimed if one["trains"] == trains), None) if claims else None
         if saved is not None:
