@@ -417,16 +417,17 @@ def test_a_replacement_at_begin_or_error_is_ignored():
         assert function(2, callbacks=Mine()) == 5
 
 
-def test_a_failing_error_handler_is_logged_and_the_first_error_is_raised(caplog):
+def test_a_failing_error_handler_is_logged_and_the_others_are_called(caplog):
     def fail():
         raise ValueError("second")
 
     trace = Trace()
-    with caplog.at_level(logging.ERROR, "hookpoint"), pytest.raises(ZeroDivisionError):
+    with caplog.at_level(logging.ERROR, "hookpoint"), pytest.raises(ZeroDivisionError) as raised:
         function(0, callbacks=[LambdaCallback(on_work_error=fail), trace])
     (record,) = caplog.records
     assert record.getMessage() == "a handler of on_work_error failed"
     assert str(record.exc_info[1]) == "second"
+    assert trace.seen == ["begin", ("error", raised.value)]
 
 
 @pytest.mark.parametrize("point", ["on_work_begin", "on_work_end"])

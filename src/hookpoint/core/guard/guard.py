@@ -102,10 +102,11 @@ class GuardedCall(GuardedBlock):
         if error is None or (self._in_generator and kind is GeneratorExit):
             self.result = self._hooks.fire_payload(f"{self._point}_end", {**self._payload, "result": self.result})
             return
-        try:
-            self._hooks.fire_payload(f"{self._point}_error", {**self._payload, "error": error})
-        except Exception as second:  # only log the handler's error, because the function's own error is raised
-            logger.error("a handler of %s_error failed", self._point, exc_info=second)
+        # The function's own error is raised, so the handlers' errors are only logged.
+        self._hooks.fire_payload(f"{self._point}_error", {**self._payload, "error": error}, on_failure=self._log)
+
+    def _log(self, error: Exception) -> None:
+        logger.error("a handler of %s_error failed", self._point, exc_info=error)
 
 
 def compiled(callbacks: Any) -> Hooks:

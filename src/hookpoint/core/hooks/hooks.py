@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import CallbackInfo, info_of
-from hookpoint.core.callback.current import CURRENT
-from hookpoint.core.callback.handlers import Handler, handlers_for
 from hookpoint.core.callback.pipeline import CallbackPipeline
-from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
-from hookpoint.core.errors import OutsideRun, StopRun
-from hookpoint.core.hooks._asynchronous import check_asynchronous, send_payload
-from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedule_key
+from hookpoint.core.errors import StopRun
+from hookpoint.core.hooks._asynchronous import check_asynchronous
+from hookpoint.core.hooks._calls import calls_of, check_reads
 from hookpoint.core.hooks._contexts import Contexts
+from hookpoint.core.hooks._custom_points import CustomPoints
 from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order, warn_of_unknown_names
-from hookpoint.core.hooks._overridden_run import call_run, overrides_run
-from hookpoint.core.hooks._returned import may_return, report
+from hookpoint.core.hooks._overridden_run import overrides_run
 from hookpoint.core.hooks.costs import IN_THE_STEP, Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
 from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, entries_of, is_not_empty
 from hookpoint.core.logger import logger
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run_view import Dispatch
-from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
@@ -73,12 +68,9 @@ class Hooks:
             for name in BY_NAME
             if self._watchers or not all(call.train_only for call in self._calls.get(name, ()))
         }
-        self._beginning: Clocks | None = None  # the clocks when the run started
         self._attached: list[tuple[CallbackInfo, Any, Any]] = []  # with this run and the run that was stored before
-        # The schedules of a guard, for each run that it was used in. They must not keep the run or the guard's callbacks alive.
-        self._started: WeakKeyDictionary[Hooks, tuple[Clocks, list[tuple[Entry, str, ArmedSchedule]]]] = WeakKeyDictionary()
         self._unused_state: dict[str, Any] = {}
-        self._custom: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
+        self.custom_points = CustomPoints(self.entries, self._logged_moves)
 
     # Called during a run
 
@@ -209,61 +201,19 @@ class Hooks:
 
     def start_schedules(self, clocks: Clocks) -> None:
         """Start every schedule at the run's current counters and elapsed time, so that no past tick is due."""
-        self._beginning = copy(clocks)
+        self.custom_points.beginning = copy(clocks)
         for entry in self.entries:
             for armed in entry.armed.values():
                 armed.start(clocks)
 
-    # Custom points
+    def fire_payload(
+        self, point: str, payload: Mapping[str, Any], *, on_failure: Callable[[Exception], None] | None = None
+    ) -> Any:
+        """Call the handlers for a custom point. Return the payload's "result", or the value of a handler's `Replace`.
 
-    def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
-        """Call the handlers for a custom point.
-
-        Return the payload's "result". If a handler returned `Replace(value)`, return `value` instead.
+        If a handler raises an error, raise it, or call `on_failure` with it and continue.
         """
-        if point not in self._custom:
-            self._custom[point] = list(self._handlers_of(point))
-        result = payload.get("result")
-        for entry, handler, gates in self._custom[point]:
-            if (handler.when is None and not gates) or self._is_due(entry, handler, gates, point, _run_of(payload, handler)):
-                answer = _call_handler(entry, handler, point, payload)
-                if isinstance(answer, Replace) and "result" in payload:
-                    result = answer.value
-                    payload = {**payload, "result": result}
-                elif answer is not None and may_return(handler.function):
-                    report(entry, handler, point, answer)
-        return result
-
-    def _is_due(self, entry: Entry, handler: Handler, gates: tuple[ArmedSchedule, ...], point: str, run: Any) -> bool:
-        hooks = getattr(run, "hooks", None)
-        if isinstance(hooks, Hooks) and hooks._beginning not in (None, self._beginning):
-            self._follow(hooks, hooks._beginning)
-        allowed = entry.decided(point, lambda: all(gate.ready(run, None) for gate in gates))
-        armed = entry.armed.get(schedule_key(handler))
-        return allowed if armed is None else entry.decided(point, lambda: armed.take(run, None, allowed))
-
-    def _follow(self, hooks: Hooks, beginning: Clocks) -> None:
-        """Use schedules that started with the run of `hooks`. A guard may be used in several runs, one after another."""
-        own_beginning, started = self._started.get(hooks, (None, []))
-        if own_beginning is not beginning:
-            started = []
-            for entry in self.entries:
-                for handler in entry.called:
-                    if handler.when is not None:
-                        armed = handler.when.arm()
-                        armed.start(beginning)
-                        started.append((entry, schedule_key(handler), armed))
-            self._started[hooks] = beginning, started
-        for entry, key, armed in started:
-            entry.armed[key] = armed
-        self._beginning = beginning
-
-    def _handlers_of(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
-        entries = Order(point, [entry for entry in self.entries if _has_handler(entry, point)], self._logged_moves).entries
-        for entry in entries:
-            overrides_run = [handler for handler in entry.called if handler.spelling == "run"]
-            for handler in overrides_run[:1] or handlers_for(entry.called, point):
-                yield entry, handler, gates_of(entry, point)
+        return self.custom_points.fire(point, payload, on_failure)
 
     # Reports
 
@@ -367,28 +317,3 @@ def _is_of_user(subject: Any) -> bool:
 
 def _do_nothing(run: Any) -> None:
     """Do nothing. Used for a point without handlers or watchers."""
-
-
-def _has_handler(entry: Entry, point: str) -> bool:
-    return any(handler.spelling == "run" or handler.handles(point) for handler in entry.called)
-
-
-def _call_handler(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
-    if entry.background is not None:
-        return send_payload(entry.background, entry, handler, point, payload)
-    call = partial(call_run, entry.subject, point) if handler.spelling == "run" else handler.call
-    try:
-        return entry.contained(call, point)(payload)
-    except BaseException as error:
-        run = CURRENT.get()
-        where = f" (step {run.step}, rank {run.rank})" if run is not None else ""
-        error.add_note(f"in callback {entry.name} at {point}{where}")
-        raise
-
-
-def _run_of(payload: Mapping[str, Any], handler: Handler) -> Any:
-    if payload.get("run") is None:
-        raise OutsideRun(
-            f"{handler.owner}.{handler.spelling} has a schedule, which needs the clocks of a run; no run is active."
-        )
-    return payload["run"]
