@@ -58,6 +58,17 @@ def test_numbers_of_the_optimizer_accept_floats_even_if_they_are_ints(command, s
     assert (optimizer.param_groups[0]["weight_decay"], optimizer.param_groups[0]["lr"]) == (0.01, 0.5)
 
 
+def test_a_count_of_the_optimizer_stays_an_integer(command, steered):
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters())
+    optimizer.param_groups[0]["ns_steps"] = 5  # as in Muon
+    step = hookpoint.LambdaCallback(on_train_iter_end=lambda run: optimizer.step())
+    with steered(optimizer=optimizer, callbacks=[step]) as live:
+        command("ctl", "live", "set", "ns_steps=4.0")
+        assert "ns_steps must be an integer, got 2.5" in command("ctl", "live", "set", "ns_steps=2.5", code=2).stderr
+        live.end()
+    assert type(optimizer.param_groups[0]["ns_steps"]) is int
+
+
 def test_each_command_is_sent_with_its_arguments(command, steered):
     with steered() as live:
         assert command("ctl", "live", "pause").stdout.startswith("applied at step ")
