@@ -104,10 +104,9 @@ def test_validate_prints_the_metrics(command, tmp_path, until):
         begun.wait(60)
         said = command("ctl", "my run", "validate").stdout
         listed = json.loads(command("ctl", "my run", "validate", "--json").stdout)
-        control(options["workdir"]).pause()
-        resuming = threading.Thread(
-            target=lambda: (until(control(options["workdir"]).pending), command("ctl", "my run", "resume"))
-        )
+        ctl = control(options["workdir"])
+        ctl.pause()
+        resuming = threading.Thread(target=lambda: (until(ctl.pending), ctl.resume()))  # two commands would share sys.stdout
         resuming.start()
         late = command("ctl", "my run", "validate").stderr
         resuming.join()
