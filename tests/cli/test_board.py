@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,19 @@ def test_a_token_file_that_others_can_read_is_rejected(command, tmp_path):
     (tmp_path / "token").chmod(0o644)
     message = command("board", "--host", "0.0.0.0", "--token-file", "token", code=65).stderr
     assert "token must be a file that only you can read. Type chmod 600 token" in message
+
+
+def test_a_port_in_use_has_an_exit_code_of_its_own(command):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        message = command("board", "--port", str(port), code=69).stderr
+    assert message.startswith(f"hookpoint: cannot listen on 127.0.0.1, port {port}: ")
+    assert message.endswith("; leave out --port to use a free port\n")
+
+
+def test_an_address_of_another_machine_is_named(command):
+    message = command("board", "--host", "203.0.113.7", "--token-file", "token", code=65).stderr
+    assert message.startswith("hookpoint: cannot listen on 203.0.113.7: ")
 
 
 def test_a_missing_package_is_named(command, monkeypatch):

@@ -19,6 +19,11 @@ def test_a_finished_run_is_reported_in_one_line(command, train_run):
         assert len(said.splitlines()) == 1
 
 
+def test_a_hint_quotes_a_path_with_spaces(command, train_run):
+    train_run("my run")
+    assert "hookpoint show 'runs/my run'" in command("ctl", "my run", "pause", code=1).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -58,6 +58,17 @@ def test_int_settings_of_the_optimizer_accept_floats(command, steered):
     assert (optimizer.param_groups[0]["weight_decay"], optimizer.param_groups[0]["lr"]) == (0.01, 0.5)
 
 
+def test_a_count_of_the_optimizer_stays_an_integer(command, steered):
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters())
+    optimizer.param_groups[0]["ns_steps"] = 5  # as in Muon
+    step = hookpoint.LambdaCallback(on_train_iter_end=lambda run: optimizer.step())
+    with steered(optimizer=optimizer, callbacks=[step]) as live:
+        command("ctl", "live", "set", "ns_steps=4.0")
+        assert "ns_steps must be an integer, got 2.5" in command("ctl", "live", "set", "ns_steps=2.5", code=2).stderr
+        live.end()
+    assert type(optimizer.param_groups[0]["ns_steps"]) is int
+
+
 def test_each_command_is_sent_with_its_arguments(command, steered):
     with steered() as live:
         assert command("ctl", "live", "pause").stdout.startswith("applied at step ")
@@ -85,27 +96,26 @@ def test_validate_prints_the_metrics(command, tmp_path, until):
     model, inputs = torch.nn.Linear(2, 1), torch.ones(8, 2)
     data, optimizer = (inputs, inputs.sum(1, keepdim=True)), torch.optim.SGD(model.parameters(), lr=0.01)
     callbacks = [hookpoint.LambdaCallback(on_train_iter_begin=lambda run: begun.set())]
-    options = {"workdir": tmp_path / "runs" / "live", "extra_callbacks": [], "monitors": [], "callbacks": callbacks}
+    options = {"workdir": tmp_path / "runs" / "my run", "extra_callbacks": [], "monitors": [], "callbacks": callbacks}
     runner = hookpoint.Runner(model, optimizer, torch.nn.MSELoss(), **options)
     training = threading.Thread(target=lambda: runner.fit(data, data, epochs=10**6, batch_size=4))
     training.start()
     try:
         begun.wait(60)
-        said = command("ctl", "live", "validate").stdout
-        listed = json.loads(command("ctl", "live", "validate", "--json").stdout)
-        control(options["workdir"]).pause()
-        resuming = threading.Thread(
-            target=lambda: (until(control(options["workdir"]).pending), command("ctl", "live", "resume"))
-        )
+        said = command("ctl", "my run", "validate").stdout
+        listed = json.loads(command("ctl", "my run", "validate", "--json").stdout)
+        ctl = control(options["workdir"])
+        ctl.pause()
+        resuming = threading.Thread(target=lambda: (until(ctl.pending), ctl.resume()))  # two commands would share sys.stdout
         resuming.start()
-        late = command("ctl", "live", "validate").stderr
+        late = command("ctl", "my run", "validate").stderr
         resuming.join()
     finally:
         control(options["workdir"]).stop()
         training.join()
     assert re.fullmatch(r"applied at step \d+: val_loss \S+\n", said)
     assert (listed["status"], list(listed["values"])) == ("applied", ["val_loss"])
-    assert late == "the run is paused; the command will be applied after: hookpoint ctl runs/live resume\n"
+    assert late == "the run is paused; the command will be applied after: hookpoint ctl 'runs/my run' resume\n"
 
 
 def test_a_lost_command_has_exit_code_1(command, steered, until):

@@ -1338,6 +1338,13 @@ class TwoSteps:
                 "  give      torch.optim.lr_scheduler.StepLR(optimizer, ...)"
             ),
         ),
+        (
+            {"lr_scheduler": {"body": "cosine"}},
+            (
+                "lr_scheduler must have a step method, got 'cosine'.\n"
+                "  give      torch.optim.lr_scheduler.StepLR(optimizer, ...)"
+            ),
+        ),
     ],
 )
 def test_invalid_arguments_raise_when_the_runner_is_created(net, given, message):
@@ -1373,10 +1380,31 @@ def test_a_scheduler_may_belong_to_a_wrapped_optimizer(net, batches):
         def param_groups(self):
             return [dict(group) for group in self.inner.param_groups]
 
-    for wrapper in (Wrapper, Copies):
+    class Slots:
+        __slots__ = ("inner", "step", "zero_grad")
+        __init__, param_groups = Wrapper.__init__, Copies.param_groups
+
+    for wrapper in (Wrapper, Copies, Slots):
         model, optimizer = net()
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         assert Runner(model, wrapper(optimizer), mse, lr_scheduler=scheduler).fit(batches, epochs=1).step == 5
+
+
+def test_a_scheduler_may_be_for_an_optimizer_of_the_main_callback(net, batches):
+    (model, optimizer), (critic, own) = net(), net()
+
+    class TwoSteps(MainCallback):
+        def on_iter_backward(self, run):
+            own.zero_grad()
+            mse(critic(run.batch[0]), run.batch[1]).backward()
+            own.step()
+            run.backward()
+            run.optimizer_step()
+
+    schedulers = {"own": torch.optim.lr_scheduler.StepLR(own, 1, gamma=0.5)}
+    rate = own.param_groups[0]["lr"]
+    Runner(model, optimizer, mse, lr_scheduler=schedulers, main=TwoSteps()).fit(batches, epochs=1)
+    assert own.param_groups[0]["lr"] == rate / 2
 
 
 def test_an_optimizer_that_needs_a_closure_requires_a_main_callback(net, batches):

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import textwrap
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hookpoint import Callback, Knob, Loop, control
+from hookpoint import Callback, Knob, LambdaCallback, Loop, ObjAttrParam, control
 from hookpoint.core.errors import BadArgument, BadControlFile, NotApplied, NotTraining
 from hookpoint.steering.control_command import ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
@@ -30,6 +31,15 @@ def test_knobs_have_values_types_bounds_and_descriptions(steered):
     assert (alpha.value, alpha.type, alpha.low, alpha.high, alpha.about) == (0.5, "float", 0.0, 1.0, "strength of nothing")
     assert (mode.value, mode.type, mode.choices) == ("fast", "str", ("fast", "slow"))
     assert (log_every.value, log_every.type, log_every.low) == (7, "int", 1)
+
+
+def test_a_registered_attribute_has_no_bounds_whatever_its_name(steered):
+    model = SimpleNamespace(momentum=-0.5)
+    register = LambdaCallback(on_setup=lambda run: run.hyper.register(ObjAttrParam(model, "momentum")))
+    with steered(callbacks=[register]) as live:
+        knob = control(live.workdir).knobs()["momentum"]
+        control(live.workdir).set({"momentum": -1.0})
+    assert (knob.value, knob.low, model.momentum) == (-0.5, None, -1.0)
 
 
 def test_set_applies_values_answers_and_logs_an_event(steered):

@@ -64,7 +64,8 @@ def board(
     try:
         serve(folders or [default_folder()], host=host, port=port, token=token, read_only=read_only, on_ready=announce)
     except OSError as error:
-        what = f"cannot listen on {shown(host)}, port {port}: {error.strerror or error}"
+        where = shown(host) if port is None else f"{shown(host)}, port {port}"
+        what = f"cannot listen on {where}: {error.strerror or error}"
         if error.errno == errno.EADDRINUSE:
             raise CommandError(f"{what}; leave out --port to use a free port", IN_USE) from None
         raise CommandError(what) from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import click
@@ -130,10 +132,10 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
         _print({"id": order.id, "status": "sent"}, f"sent {order.id}", as_json)
         return FINE
     if is_late:
-        note(f"the run is paused; the command will be applied after: hookpoint ctl {shown(run.path)} resume")
+        note(f"the run is paused; the command will be applied after: hookpoint ctl {_typed(run.path)} resume")
     answer = _answer(order)
     if answer is None:
-        note(f"the run has picked up the command and will answer it later: see hookpoint tail {shown(run.path)}")
+        note(f"the run has picked up the command and will answer it later: see hookpoint tail {_typed(run.path)}")
         return INTERRUPTED
     text = shown(answer_text(answer))
     if as_json:
@@ -143,6 +145,10 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
     if answer.status != APPLIED:
         raise CommandError(text, CODES[answer.status])
     return FINE
+
+
+def _typed(path: Path) -> str:
+    return shlex.quote(shown(path))
 
 
 def _list(run: RunFolder, controller: Controller, as_json: bool) -> int:

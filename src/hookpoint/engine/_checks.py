@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from hookpoint.core.callback.main_callback import MainCallback, overrides
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.logbook import renamed
 from hookpoint.core.logger import logger
@@ -22,10 +23,7 @@ MULTIPLE = {
 
 
 def check_instances(**arguments: Any) -> None:
-    """Raise BadArgument if the model, optimizer, criterion or scheduler is a class or a list, or has the wrong type.
-
-    A scheduler must have been created for one of the optimizers.
-    """
+    """Raise BadArgument if the model, optimizer, criterion or scheduler is a class or a list, or has the wrong type."""
     for name, argument in arguments.items():
         objects = argument.values() if isinstance(argument, Mapping) else [argument]
         kind = next((one for one in objects if isinstance(one, type)), None)
@@ -39,30 +37,36 @@ def check_instances(**arguments: Any) -> None:
         cure = "a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"
         raise BadArgument(f"criterion must be callable, got {criterion!r}.", give=cure)
     for name, example in (("optimizer", "torch.optim.SGD"), ("lr_scheduler", "torch.optim.lr_scheduler.StepLR")):
-        given = arguments[name]
-        if given is not None and not isinstance(given, Mapping) and not hasattr(given, "step"):
-            cure = CALLS[name].format(example)
-            raise BadArgument(f"{name} must have a step method, got {given!r}.", give=cure)
-    _check_schedulers(arguments["lr_scheduler"], arguments["optimizer"])
+        argument = arguments[name]
+        for given in argument.values() if isinstance(argument, Mapping) else [argument]:
+            if given is not None and not hasattr(given, "step"):
+                cure = CALLS[name].format(example)
+                raise BadArgument(f"{name} must have a step method, got {given!r}.", give=cure)
 
 
-def _check_schedulers(lr_scheduler: Any, optimizer: Any) -> None:
-    """Raise BadArgument if a scheduler changes none of the optimizers. Wrappers share the groups of the inner optimizer."""
+def check_schedulers(lr_scheduler: Any, optimizer: Any, main: MainCallback | None) -> None:
+    """Raise BadArgument if a scheduler changes none of the optimizers. Wrappers share the groups of the inner optimizer.
+
+    A main callback with its own step may use further optimizers, unless the Runner has a dict of them.
+    """
     optimizers = list(optimizer.values() if isinstance(optimizer, Mapping) else [optimizer])
-    if not all(hasattr(one, "param_groups") for one in optimizers):
+    has_own_step = not isinstance(optimizer, Mapping) and overrides(main, "on_iter_backward")
+    if has_own_step or not all(hasattr(one, "param_groups") for one in optimizers):
         return
     own = {id(group) for one in optimizers for group in one.param_groups}
     for scheduler in lr_scheduler.values() if isinstance(lr_scheduler, Mapping) else [lr_scheduler]:
         groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
-        is_wrapped = (
-            any(value is scheduler.optimizer for one in optimizers for value in vars(one).values()) if groups else False
-        )
-        if groups and not is_wrapped and not any(id(group) in own for group in groups):
+        if groups and not any(id(group) in own for group in groups) and not _is_wrapped(scheduler.optimizer, optimizers):
             kind = type(scheduler).__name__
             raise BadArgument(
                 f"the lr_scheduler {kind} was created for a different optimizer.",
                 write=f"optimizer=optimizer, lr_scheduler={kind}(optimizer, ...)",
             )
+
+
+def _is_wrapped(optimizer: Any, wrappers: list[Any]) -> bool:
+    """Return whether one of the wrappers may contain an optimizer. An object with slots does not show what it contains."""
+    return any(not hasattr(one, "__dict__") or any(value is optimizer for value in vars(one).values()) for one in wrappers)
 
 
 def check_steps(optimizer: Any) -> None:

@@ -162,6 +162,7 @@ class Runner:
         self._run: Run | None = None
         self._has_weights, self._loss_is_finite = False, True  # _has_weights is set in fit and when weights are loaded
         main_callback = self._make_loop().hooks.main  # detects mistakes in the callbacks now, not in fit
+        _checks.check_schedulers(lr_scheduler, optimizer, main_callback)
         self._fused_step = FusedStep(
             *(compile, cuda_graph),
             device=self.device,
@@ -223,8 +224,7 @@ class Runner:
         train, val = loaders_of_fit(train, val, batch_size)
         _checks.check_validation(validate_every, val)
         schedule = armed_with_text(validate_every if validate_every is not None else Every(epochs=1))
-        is_inside = validate_every is not None and "iter" in validate_every.moments()
-        inside = [self._validation(val, schedule)] if is_inside else []
+        inside = [self._validation(val, schedule)] if validate_every is not None and "iter" in validate_every.moments() else []
         if self._seed is not None:
             seed_all(self._seed)
 

@@ -86,9 +86,10 @@ class Settings:
         for name in self._run.hyper:
             value = self._run.hyper[name]
             if (kind := TYPES.get(type(value))) is not None or hasattr(value, "__float__"):
-                if kind == "int" and self._run.hyper.registered(name) is None:
-                    kind = "float"  # optimizers have defaults such as weight_decay=0
-                low = {"low": 0.0} if split_name(name)[0] in NEVER_NEGATIVE else {}
+                is_own, is_rate = self._run.hyper.registered(name) is None, split_name(name)[0] in NEVER_NEGATIVE
+                if kind == "int" and is_own and (is_rate or value in (0, 1)):
+                    kind = "float"  # optimizers have defaults such as weight_decay=0, but Muon's ns_steps=5 is a count
+                low = {"low": 0.0} if is_own and is_rate else {}
                 rows.append({"name": name, "type": kind or "float", "value": as_number(value), **low})
         if self._loop.log_every:
             rows.append(LOG_EVERY.described("log_every", self._loop.log_every))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadControlFile, NotApplied, NotTraining, WorkdirInUse
@@ -88,7 +89,8 @@ class Controller:
         self._require_folder()
         holder = holder_of(self.path)
         if holder is None:
-            raise NotTraining(f"no process is training in {self.path}.", see=f"its events: hookpoint show {self.path}")
+            see = f"its events: hookpoint show {quote(str(self.path))}"
+            raise NotTraining(f"no process is training in {self.path}.", see=see)
         try:
             with ControlFolder(self.path) as folder:
                 record = folder.live()

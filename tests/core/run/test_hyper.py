@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -121,6 +122,26 @@ def test_a_tensor_learning_rate_is_read_as_a_float_and_set_from_a_tensor():
         assert (before, run.hyper["lr"], list(run.hyper)) == (1.0, 0.25, ["lr", "betas", "eps", "weight_decay"])
         with pytest.raises(BadValue, match="lr must be a finite number"):
             run.hyper["lr"] = torch.ones(2)
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.array(0.5), np.array([0.5]), torch.tensor([[0.5]])])
+def test_an_array_with_one_element_is_set_as_a_number(hyper, optimizer, value):
+    hyper["lr"] = value
+    assert (optimizer.param_groups[0]["lr"], type(optimizer.param_groups[0]["lr"])) == (0.5, float)
+
+
+def test_an_integer_of_numpy_stays_an_integer(hyper):
+    model = Model()
+    model.dropout = 3
+    hyper.register(ObjAttrParam(model, "dropout"))
+    hyper["dropout"] = np.int64(4)
+    assert (model.dropout, type(model.dropout)) == (4, int)
+
+
+@pytest.mark.parametrize("value", [np.array([0.5, 0.25]), torch.tensor(1j), torch.tensor(True)])
+def test_an_array_that_is_not_one_real_number_is_refused(hyper, value):
+    with pytest.raises(BadValue, match="lr must be a finite number"):
+        hyper["lr"] = value
 
 
 @pytest.mark.parametrize("name", ["nesterov", "nesterov@0", "params"])

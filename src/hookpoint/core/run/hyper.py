@@ -296,9 +296,9 @@ def checked(name: str, value: Any, present: Any, *, of_optimizer: bool = True) -
 
 
 def as_number(value: Any) -> Any:
-    """Return a one-element tensor, or a similar object, as a float. Return any other value unchanged."""
+    """Return a one-element tensor or array, or a similar object, as a Python number. Return any other value unchanged."""
     is_other = isinstance(value, int | float) or not hasattr(value, "__float__") or math.prod(getattr(value, "shape", ())) != 1
-    return value if is_other else float(value)
+    return value if is_other else value.item() if hasattr(value, "item") else float(value)
 
 
 def _is_setting(value: Any) -> bool:
