@@ -190,14 +190,18 @@ def test_a_plateau_scheduler_resumes(tmp_path):
         assert plateau(tmp_path / str(epoch), 3 * epoch + 1) == whole
 
 
-def test_a_higher_max_steps_continues_in_the_middle_of_an_epoch(tmp_path):
-    whole = train(tmp_path / "whole", fit={"max_steps": 11})
-    part = train(tmp_path / "part", fit={"max_steps": 8})
+@pytest.mark.parametrize("validate_every", [None, Every(steps=4)])
+def test_a_higher_max_steps_continues_in_the_middle_of_an_epoch(tmp_path, validate_every):
+    def until(max_steps, workdir):
+        return train(workdir, fit={"max_steps": max_steps, "validate_every": validate_every})
+
+    whole = until(11, tmp_path / "whole")
+    part = until(8, tmp_path / "part")
     assert part[2].step == 8
-    again = train(tmp_path / "part", fit={"max_steps": 8})
+    again = until(8, tmp_path / "part")
     for name in ("model", "optimizer"):
         assert_equal(again[0][name], part[0][name])
-    assert_same(train(tmp_path / "part", fit={"max_steps": 11}), whole)
+    assert_same(until(11, tmp_path / "part"), whole)
 
 
 def test_more_epochs_continue_a_finished_run(tmp_path, capsys):

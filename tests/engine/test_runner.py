@@ -516,6 +516,13 @@ def test_max_steps_ends_the_run(net, batches, max_steps, steps, epochs, complete
     assert len(run.monitors.get_history("val_loss")) == scheduler.last_epoch == validations
 
 
+@pytest.mark.parametrize("max_steps", [{"max_steps": 8}, {}])
+def test_a_validation_that_is_due_at_the_last_step_still_runs(runner, batches, max_steps):
+    stop = [] if max_steps else [callbacks.MaxSteps(8)]
+    run = runner(*stop).fit(batches, batches, epochs=3, validate_every=Every(steps=4), **max_steps)
+    assert [step for step, _ in run.monitors.get_history("val_loss")] == [4, 8]
+
+
 def test_max_steps_counts_steps_and_not_batches(runner, batches):
     run = runner(accumulate=2).fit(batches, epochs=9, max_steps=4)
     assert (run.step, run.iteration) == (4, 7)

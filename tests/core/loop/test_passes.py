@@ -191,6 +191,21 @@ def test_validation_inside_an_iteration_restores_the_iteration():
             assert (run.mode, run.batch, run.loss, run.batch_idx) == ("train", batch, batch, "ab".index(batch))
 
 
+@pytest.mark.parametrize(("point", "runs"), [("on_iter_end", True), ("on_train_epoch_end", False)])
+def test_validation_in_the_iteration_that_requests_a_stop_still_runs(point, runs):
+    seen = []
+
+    def validate(run):
+        if run.mode == "train":
+            seen.extend(run.batches("xy", mode="val"))
+
+    stop = LambdaCallback(on_train_iter_end=lambda run: run.stop("enough"))
+    with Loop([stop, LambdaCallback(**{point: validate})]) as run:
+        seen += [batch for _ in run.epochs(2) for batch in run.batches("ab")]
+    assert seen == (["x", "y", "a"] if runs else ["a"])
+    assert run.epoch_complete is False
+
+
 def test_validation_inside_an_iteration_fires_only_its_own_points():
     points = Points()
     with Loop([points]) as run:

@@ -56,8 +56,8 @@ class PassEnd:
     def is_due(self, pass_: Pass, *, has_batch: bool = False) -> bool:
         """Return whether a verdict or a signal ends the pass here. With `has_batch`, a batch has been fetched but not used."""
         verdicts, signals = self._verdicts, self._signals
-        # A side pass that starts after a stop request still runs. A signal ends every pass.
-        stops = verdicts.stop and not (pass_.is_side and signals.received is None)
+        # A signal ends every pass.
+        stops = verdicts.stop and not ((pass_.is_side or pass_.opened_after_stop) and signals.received is None)
         if stops and signals.has_stopped and self._saving.saves:
             # A run cannot resume in the middle of a validation pass, or between fetching a batch and using it.
             # Therefore, finish the validation pass or the batch before the stop.
@@ -65,9 +65,15 @@ class PassEnd:
         return stops or pass_.wants_end or (verdicts.stop_epoch and pass_.is_train)
 
     def prevents(self, pass_: Pass, *, has_host: bool) -> bool:
-        """Return whether a stop request prevents a pass from opening. A host still runs its planned passes after a stop."""
+        """Return whether a stop request prevents a pass from opening.
+
+        A host still runs its planned passes after a stop. Side passes and passes inside a training iteration still run too: the
+        stop takes effect after the iteration.
+        """
         if pass_.is_train and not self._scopes.epoch_is_open:
             self._verdicts.begin_epoch()  # the pass begins an epoch, so a request to stop an earlier epoch does not apply
+        is_inside = any(not outer.is_closing for outer in self._scopes.passes[-1:])
+        pass_.opened_after_stop = self._verdicts.stop and is_inside and not pass_.is_train
         if has_host or not self.is_due(pass_):
             return False
         pass_.was_cut = True

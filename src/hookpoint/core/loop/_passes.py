@@ -48,6 +48,7 @@ class Pass:
     wants_end: bool = False
     was_cut: bool = False
     opened_epoch: bool = False
+    opened_after_stop: bool = False  # whether a stop was requested earlier in the training iteration that this pass is inside
     results: dict[str, Any] = field(default_factory=dict)
     total: int | None = field(init=False)
     samples_of: Callable[[Any], int] = field(init=False)
