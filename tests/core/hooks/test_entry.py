@@ -22,7 +22,7 @@ from hookpoint import (
     errors,
     on,
 )
-from hookpoint.callbacks import ModelSaver
+from hookpoint.callbacks import ModelSaver, SwapEMAWeights
 from hookpoint.core.loop.loop import Loop
 
 
@@ -370,6 +370,15 @@ def test_a_pipeline_on_the_chief_that_contains_a_collective_callback_is_named():
     assert str(caught.value) == (
         'Sums has collective = True but runs on the chief only.\n  set       ranks = "all" on OfChief, or move Sums out of it'
     )
+
+
+@pytest.mark.parametrize("callback", [MainCallback, SwapEMAWeights])
+def test_a_callback_that_changes_the_weights_must_run_on_all_ranks_of_a_team(callback):
+    for callbacks in ([callback(ranks="chief")], [CallbackPipeline([callback()]).set_chief_only()]):
+        assert len(Hooks(callbacks).entries) == 1  # a single process
+        for rank in (0, 1):
+            with pytest.raises(errors.CompileError, match="changes the model's weights, but runs on the chief only"):
+                Hooks(callbacks, rank=rank, is_in_team=True)
 
 
 def test_a_saver_runs_on_all_ranks_even_in_a_chief_only_group():

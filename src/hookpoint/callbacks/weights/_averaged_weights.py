@@ -19,6 +19,7 @@ class AveragedWeights(Callback):
     """Average a model's weights, and load the averages into the model temporarily. Subclasses decide when to do so."""
 
     keeps_at_end = False
+    changes_weights = True  # so all ranks must run the callback
 
     def __init__(self, model: Any, *, buffers: bool, **options: Unpack[Options]) -> None:
         super().__init__(**options)

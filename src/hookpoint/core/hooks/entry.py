@@ -250,6 +250,9 @@ def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[En
         if isinstance(subject, Callback):
             check_knobs(entry.name, type(subject), subject)
         entry.is_in_team = is_in_team
+        if is_in_team and entry.ranks != "all" and (entry.kind == MAIN or getattr(subject, "changes_weights", False)):
+            what = f"{entry.name} changes the model's weights, but runs on the {entry.ranks} only."
+            raise CompileError(f"{what} The ranks would have different weights.", set='ranks = "all"')
         entries.append(entry)
     _check_schedules(entries)
     mains = [entry for entry in entries if entry.kind == MAIN]
