@@ -46,12 +46,18 @@ def test_means_are_exact_with_uneven_shards_and_equal_on_all_ranks(launch):
     assert first[1] == {"val_loss": 3.75}
 
 
-def test_inferencers_measure_all_of_the_data_even_if_a_shard_is_empty(launch):
-    def infer():
+def test_inferencers_measure_all_of_the_data_even_if_a_shard_is_empty(launch, tmp_path):
+    def infer(folder):
         import torch
 
         from hookpoint import CallbackPipeline, Loop
-        from hookpoint.callbacks import BinaryClassificationStats, ClassificationError, InferenceRunner, ScalarStats
+        from hookpoint.callbacks import (
+            BinaryClassificationStats,
+            ClassificationError,
+            InferenceRunner,
+            MinSaver,
+            ScalarStats,
+        )
 
         class Sum:
             def __init__(self):
@@ -92,16 +98,18 @@ def test_inferencers_measure_all_of_the_data_even_if_a_shard_is_empty(launch):
                 forward=lambda run: {"score": run.batch[0][:, 0]},
             )
             on_chief = alone if split == 5 else CallbackPipeline([alone]).set_chief_only()
-            with Loop([runner, on_chief], extra_callbacks=[], monitors=[]) as run:
-                for _ in run.epochs(1):
+            saver = MinSaver("alone_score")  # only the chief has this metric, but all ranks take part in the save
+            with Loop([runner, on_chief, saver], workdir=f"{folder}/{split}", extra_callbacks=[], monitors=[]) as run:
+                for _ in run.epochs(2):
                     for _ in run.batches([1.0]):
                         pass
             seen.append({name: value for name, value in run.metrics.items() if not name.startswith("alone")})
         error = (logits.argmax(1) != targets).double().mean().item()
         return [seen, error, logits[:, 0].double().mean().item(), run.metrics.get("alone_score")]
 
-    first, second = launch(infer).results
+    first, second = launch(infer, folder=str(tmp_path)).results
     assert first[:3] == second[:3]
+    assert len(list(tmp_path.glob("*/checkpoints/best-alone_score/manifest.json"))) == 3
     seen, error, score, alone = first
     for values in seen:
         assert values["error"] == error

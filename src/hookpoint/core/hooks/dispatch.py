@@ -112,7 +112,7 @@ class Call:
         If this is True, the ranks do not have to agree on a save that the handler requests.
         """
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
-        if self.gates or (schedule is not None and not schedule.same_on_all_ranks):
+        if self.gates or self.entry.reads_on_some_ranks or (schedule is not None and not schedule.same_on_all_ranks):
             return False
         if getattr(self.entry.subject, "same_on_all_ranks", False):
             return True

@@ -69,6 +69,7 @@ class Entry:
     unreported: list[Any] = field(default_factory=list)  # return values that were dropped before they could be reported
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
+    reads_on_some_ranks: bool = False  # whether a metric that the callback reads is logged on some ranks only
     catches_stops: bool = False  # convert StopRun to a stop request, because another trainer would not catch it
     background: Background | None = None  # calls the handlers of an asynchronous callback; None outside a run
     carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load, or cannot save again
@@ -255,6 +256,10 @@ def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[En
             raise CompileError(f"{what} The ranks would have different weights.", set='ranks = "all"')
         entries.append(entry)
     _check_schedules(entries)
+    everywhere = {name for entry in entries if entry.ranks == "all" for name in entry.declared("writes")}
+    elsewhere = {name for entry in entries for name in entry.declared("writes")} - everywhere
+    for entry in entries if elsewhere else ():
+        entry.reads_on_some_ranks = not elsewhere.isdisjoint(entry.declared("reads"))
     mains = [entry for entry in entries if entry.kind == MAIN]
     if len(mains) > 1:
         raise MainPointTaken(
