@@ -33,7 +33,7 @@ def test_a_token_file_that_others_can_read_is_rejected(command, tmp_path):
     assert "token must be a file that only you can read. Type chmod 600 token" in message
 
 
-def test_a_port_in_use_has_an_exit_code_of_its_own(command):
+def test_a_port_in_use_is_named(command):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         message = command("board", "--port", str(port), code=69).stderr
@@ -42,7 +42,7 @@ def test_a_port_in_use_has_an_exit_code_of_its_own(command):
 
 
 def test_an_address_of_another_machine_is_named(command):
-    message = command("board", "--host", "203.0.113.7", "--token-file", "token", code=65).stderr
+    message = command("board", "--host", "203.0.113.7", "--token-file", "token", code=69).stderr
     assert message.startswith("hookpoint: cannot listen on 203.0.113.7: ")
 
 

@@ -66,9 +66,8 @@ def board(
     except OSError as error:
         where = shown(host) if port is None else f"{shown(host)}, port {port}"
         what = f"cannot listen on {where}: {error.strerror or error}"
-        if error.errno == errno.EADDRINUSE:
-            raise CommandError(f"{what}; leave out --port to use a free port", IN_USE) from None
-        raise CommandError(what) from None
+        cure = "; leave out --port to use a free port" if error.errno == errno.EADDRINUSE else ""
+        raise CommandError(what + cure, IN_USE) from None
 
 
 def _open(url: str) -> None:
