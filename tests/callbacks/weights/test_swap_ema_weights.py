@@ -174,6 +174,26 @@ def test_weights_unfrozen_in_a_later_epoch_are_averaged_from_the_start():
     assert "WRONG" not in by_hand.seen
 
 
+@pytest.mark.parametrize("own_loop", [False, True])
+def test_lazy_weights_are_averaged_from_their_first_step(own_loop):
+    torch.manual_seed(0)
+    model = nn.LazyLinear(1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ema, weights = SwapEMAWeights(0.5), []
+    batches = [(torch.ones(2, 3) * scale, torch.zeros(2, 1)) for scale in (1, 2, 3)]
+    note = hookpoint.on("on_train_iter_end")(lambda: weights.append(model.weight.detach().clone()))
+    if own_loop:  # the loop does not know the optimizer, so the callback checks whether the weights have changed
+        with Loop([note, ema], model=model) as run:
+            for inputs, targets in run.batches(batches):
+                nn.functional.mse_loss(model(inputs), targets).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    else:
+        runner_of(note, ema, model=model, optimizer=optimizer).fit(batches, epochs=1)
+    first, second, third = weights
+    assert torch.equal(ema.weights()["weight"], first.lerp(second, 0.5).lerp(third, 0.5))
+
+
 def test_one_or_all_of_several_models_can_be_averaged():
     models = {"one": nn.Linear(1, 1), "two": nn.Linear(1, 1)}
     optimizer = torch.optim.SGD([*models["one"].parameters(), *models["two"].parameters()], lr=0.1)

@@ -191,16 +191,21 @@ def test_a_name_listed_in_points_is_a_custom_point(name):
     assert seen == [name]
 
 
-def test_a_marked_method_is_checked_by_the_same_rules():
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("on_epoch_ends", "on_epoch_end"), ("train_iter_end", "on_train_iter_end"), ("run_begin", "on_run_begin")],
+)
+def test_a_marked_method_is_checked_by_the_same_rules(name, meant):
     class Slip(Callback):
-        @on("on_epoch_ends")
+        @on(name)
         def method(self): ...
 
-    with pytest.raises(errors.UnknownPoint):
+    with pytest.raises(errors.UnknownPoint) as caught:
         find_handlers(Slip())
+    assert caught.value.meant == meant
 
 
-@pytest.mark.parametrize("name", ["on_epoch_ends", "on_batch_end"])
+@pytest.mark.parametrize("name", ["on_epoch_ends", "on_batch_end", "iter_end"])
 def test_a_marked_method_can_handle_a_custom_point(name):
     class Meant(Callback):
         points = (name,)

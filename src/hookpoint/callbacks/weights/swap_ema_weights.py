@@ -180,7 +180,10 @@ class SwapEMAWeights(AveragedWeights):
             self.on_step_end(run)
 
     def _note_version(self, model: Any) -> None:
-        self._version = sum(version_of(weight) for _, weight in named_parameters(model))
+        import torch
+
+        weights = (weight for _, weight in named_parameters(model) if not torch.nn.parameter.is_lazy(weight))
+        self._version = sum(map(version_of, weights))
 
     def _decay_now(self) -> float:
         return min(self._decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self._decay

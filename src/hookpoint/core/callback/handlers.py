@@ -261,7 +261,7 @@ def _check_spelling(owner: str, name: str) -> None:
         raise UnknownPoint(owner, name, FOREIGN[name], foreign=True)
     prefix = name.split("_")[0]
     known = (*BY_NAME, *(spelling for spelling in SPELLINGS if spelling.startswith(prefix)), *sorted(declared()))
-    meant = near_miss(name, known)
+    meant = f"on_{name}" if f"on_{name}" in BY_NAME else near_miss(name, known)
     if meant is not None:
         raise UnknownPoint(owner, name, meant)
 
