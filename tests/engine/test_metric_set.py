@@ -303,6 +303,15 @@ def test_a_metric_name_that_is_already_in_use_raises(runner, distance, names, me
     assert str(caught.value) == f"{message}, but this name is already in use.\n  use       another name"
 
 
+def test_a_metric_named_as_in_validation_warns(runner, batches, distance, caplog):
+    runner(metrics={"far": distance, "val_near": distance}).fit(batches, batches, epochs=1)
+    assert caplog.messages == [
+        "the metric 'val_near' is logged under this name in training and in validation; leave the prefix out of the name"
+    ]
+    assert "val_near" in runner(optimizer=None, metrics={"val_near": distance}).validate(batches)
+    assert len(caplog.messages) == 1  # without training, the name is not ambiguous
+
+
 def test_a_similar_name_is_accepted(runner, batches, distance):
     results = runner(metrics=dict.fromkeys(["val/loss", "loss2", "lr"], distance)).validate(batches)
     assert set(results) == {"val_loss", "val/loss", "val_loss2", "val_lr"}

@@ -13,6 +13,7 @@ from hookpoint.core.errors import BadArgument, NotACallback
 from hookpoint.core.fields import targets_in
 from hookpoint.core.log import metric_objects
 from hookpoint.core.log.logbook import logged_name
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of
 from hookpoint.engine.data.as_loader import map_tensors
@@ -57,6 +58,13 @@ class MetricSet(Callback):
                     f"metrics[{name!r}] must be callable, got {metric!r}.", give="a function (outputs, targets) -> number"
                 )
         _check_names(metrics)
+        self._names = [one for pair in metrics.items() for one in metric_objects.names_of(*pair)]
+
+    def on_run_begin(self, run: Run) -> None:
+        for name in self._names if run.is_chief else ():
+            if logged_name(name, "val") == name:
+                line = "the metric %r is logged under this name in training and in validation; leave the prefix out of the name"
+                logger.warning(line, name)
 
     def on_train_epoch_begin(self, run: Run) -> None:
         mode = str(run.mode)
