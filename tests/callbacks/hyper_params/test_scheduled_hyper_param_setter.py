@@ -58,6 +58,16 @@ def test_linear_interpolation_by_steps(rates_of_steps):
     assert rates_of_steps([setter], epochs=2, batches=4) == [1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0]
 
 
+def test_a_table_that_begins_after_the_last_epoch_warns(rates_of_steps, caplog):
+    table = [(30, 0.5), (60, 0.25)]
+    assert rates_of_steps([ScheduledHyperParamSetter("lr", table)], epochs=2) == [1.0, 1.0]
+    problem = "the first entry is for epoch 30, but the run has 2 epochs; pass step_based=True for steps"
+    assert caplog.messages == [f"ScheduledHyperParamSetter(lr): {problem}"]
+    caplog.clear()
+    assert rates_of_steps([ScheduledHyperParamSetter("lr", table, step_based=True)], epochs=2) == [1.0, 1.0]
+    assert caplog.messages == []
+
+
 def test_a_schedule_can_be_applied_every_n_steps(rates_of_steps):
     setter = ScheduledHyperParamSetter("lr", [(0, 1.0), (4, 0.0)], interp="linear", step_based=True).when(Every(steps=2))
     assert rates_of_steps([setter], epochs=1, batches=6) == [1.0, 1.0, 0.5, 0.5, 0.0, 0.0]
