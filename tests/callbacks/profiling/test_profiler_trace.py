@@ -59,6 +59,15 @@ def test_a_compressed_trace_is_recorded_at_a_step(tmp_path):
     assert operations(tmp_path, "trace-step-00000008.json.gz").count("aten::cross_entropy_loss") == 3
 
 
+@pytest.mark.parametrize(("given", "first"), [({"at": 1000}, 1000), ({"wait": 11}, 13)])
+def test_a_run_that_ends_before_the_recording_begins_warns(tmp_path, caplog, given, first):
+    trained(tmp_path, ProfilerTrace(**given))
+    assert files(tmp_path) == []
+    assert caplog.messages == [
+        f"ProfilerTrace recorded nothing: the run ended at step 12, and the recording begins after step {first}"
+    ]
+
+
 def test_the_first_step_can_be_recorded(tmp_path):
     trained(tmp_path, ProfilerTrace(at=0, steps=1))
     assert operations(tmp_path, "trace-step-00000000.json").count("aten::cross_entropy_loss") == 1
