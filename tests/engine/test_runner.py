@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookpoint import (
+    After,
     At,
     Callback,
     CallbackPipeline,
@@ -197,6 +198,48 @@ def test_fit_needs_an_optimizer(runner, batches):
     with pytest.raises(BadLoop) as caught:
         runner(optimizer=None).fit(batches, epochs=1)
     assert str(caught.value) == "fit needs an optimizer.\n  write     Runner(model, optimizer, criterion)"
+
+
+@pytest.mark.parametrize("name", ["optimizer", "lr_scheduler"])
+def test_fit_raises_if_an_object_was_replaced_that_it_would_not_use(runner, batches, name):
+    one = runner()
+    new = torch.optim.SGD(one.model.parameters(), lr=1.0)
+    setattr(one, name, new if name == "optimizer" else torch.optim.lr_scheduler.StepLR(one.optimizer, 1))
+    with pytest.raises(BadLoop) as caught:
+        one.fit(batches, epochs=1)
+    assert str(caught.value) == (
+        f"runner.{name} was replaced, but fit would still use the {name} that the Runner was created with.\n"
+        f"  create    a new Runner with {name}=..."
+    )
+
+
+def test_a_replaced_model_must_have_parameters_that_the_optimizer_changes(runner, batches):
+    one = runner()
+    one.model = nn.Sequential(one.model)
+    assert one.fit(batches, epochs=1).step == 5
+    one.model = nn.Linear(3, 2)
+    with pytest.raises(BadLoop, match="the optimizer has none of the model's parameters"):
+        one.fit(batches, epochs=1)
+    assert set(one.validate(batches)) == {"val_loss"}
+
+
+class NoStep(MainCallback):
+    def on_iter_backward(self, run):
+        run.backward()
+
+
+def test_a_main_callback_that_never_steps_the_optimizer_warns(runner, batches, caplog):
+    assert runner(main=NoStep()).fit(batches, epochs=2).step == 0
+    assert caplog.messages == [
+        "NoStep.on_iter_backward made no optimizer step in 5 batches; call run.backward() and run.optimizer_step()"
+    ]
+
+
+@pytest.mark.parametrize("request_", ["skip_batch", "stop"])
+def test_an_epoch_without_steps_is_not_reported_if_a_callback_asked_for_it(runner, batches, caplog, request_):
+    ask = LambdaCallback(on_train_iter_begin=lambda run: getattr(run, request_)())
+    runner(ask, main=NoStep()).fit(batches, epochs=1)
+    assert caplog.messages == []
 
 
 def test_an_optimizer_of_another_model_raises_at_once(runner):
@@ -754,6 +797,18 @@ def test_a_validation_between_steps_is_not_reported_as_a_slow_callback(runner, b
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
         runner().fit(batches * 2, batches * 9, epochs=1, validate_every=Every(steps=1))
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("when", [Every(steps=100), Every(epochs=4), After(epochs=4)], ids=repr)
+def test_a_validation_that_was_never_due_warns_at_the_end(runner, batches, caplog, when):
+    assert validations(runner, batches, when) == []
+    assert caplog.messages == [f"validation never ran: validate_every={when!r} was not due in 15 steps (3 epochs)"]
+
+
+def test_a_run_that_is_stopped_before_its_first_validation_does_not_warn(runner, batches, caplog):
+    stop = LambdaCallback(on_train_epoch_end=lambda run: run.stop("enough"))
+    runner(stop).fit(batches, batches, epochs=9, validate_every=Every(epochs=5))
+    assert caplog.messages == []
 
 
 def test_values_of_a_validation_between_steps_are_logged_with_their_step(runner, batches):

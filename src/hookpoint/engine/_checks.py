@@ -8,12 +8,15 @@ from functools import partial
 from typing import Any
 
 from hookpoint.core.callback.main_callback import MainCallback, overrides
-from hookpoint.core.errors import BadArgument
-from hookpoint.core.log.logbook import renamed
+from hookpoint.core.errors import BadArgument, BadData
+from hookpoint.core.log.logbook import KNOWN_PREFIXES, renamed
 from hookpoint.core.logger import logger
+from hookpoint.core.loop.evaluation import LOADER_CHECK
+from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.schedule.when import When
+from hookpoint.engine.step.modules import check_optimizer
 
 CALLS = {"model": "{0}(...)", "optimizer": "{0}(model.parameters(), lr=0.1)", "lr_scheduler": "{0}(optimizer, ...)"}
 MULTIPLE = {
@@ -69,6 +72,21 @@ def _is_wrapped(optimizer: Any, wrappers: list[Any]) -> bool:
     return any(not hasattr(one, "__dict__") or any(value is optimizer for value in vars(one).values()) for one in wrappers)
 
 
+def check_parts(runner: Any, created: LoopOptions) -> None:
+    """Raise BadArgument if the Runner has no optimizer, or if one of its attributes was replaced and training would ignore it.
+
+    `created` contains the objects that the Runner was created with. A new model is accepted if the optimizer changes it.
+    """
+    if created.optimizer is None:
+        raise BadArgument("fit needs an optimizer.", write="Runner(model, optimizer, criterion)")
+    for name in ("optimizer", "lr_scheduler"):
+        if getattr(runner, name) is not getattr(created, name):
+            problem = f"runner.{name} was replaced, but fit would still use the {name} that the Runner was created with"
+            raise BadArgument(f"{problem}.", create=f"a new Runner with {name}=...")
+    if runner.model is not created.model:
+        check_optimizer(runner.model, created.optimizer)
+
+
 def check_steps(optimizer: Any) -> None:
     """Raise BadArgument if the default step cannot use the optimizer.
 
@@ -109,6 +127,26 @@ def check_validation(validate_every: Any, val: Any) -> None:
         raise BadArgument(f"validate_every must be a schedule, got {validate_every!r}.", write=cure)
     if val is None:
         raise BadArgument("validate_every needs validation data.", write="fit(train, val, validate_every=..., epochs=...)")
+
+
+def warn_if_never_validated(run: Run, validate_every: When | None, *, has_fired: bool) -> None:
+    """Warn at the end of a fit if `validate_every` was never due, unless the run was stopped early or has validated before."""
+    was_cut_short = run.stop_reason is not None and not isinstance(run.stop_reason, Reached)
+    if validate_every is None or has_fired or was_cut_short or not run.step or not run.is_chief:
+        return
+    if not any(name.startswith(KNOWN_PREFIXES["val"]) for name in run.metrics):
+        line = "validation never ran: validate_every=%r was not due in %d steps (%d epochs)"
+        logger.warning(line, validate_every, run.step, run.epoch)
+
+
+def check_epoch(run: Run, *, is_empty: bool) -> None:
+    """Raise BadData if a training pass had no batch. Warn if a custom on_iter_backward made no step in the first epoch."""
+    if is_empty:
+        raise BadData(f"the training data yielded no batch in epoch {run.epoch}.", check=LOADER_CHECK)
+    has_no_step = run.epoch == 1 and run.iteration and not run.step and run.stop_reason is None
+    if has_no_step and run.is_chief and overrides(run.hooks.main, "on_iter_backward"):
+        line = "%s.on_iter_backward made no optimizer step in %d batches; call run.backward() and run.optimizer_step()"
+        logger.warning(line, type(run.hooks.main).__name__, run.iteration)
 
 
 def stop_at(run: Run, max_steps: int | None, *, before: bool = False) -> None:

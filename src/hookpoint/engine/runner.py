@@ -20,11 +20,11 @@ from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.control.control import Control
 from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.data.array_batches import AUTO, BatchSize
-from hookpoint.core.errors import BadArgument, BadData, OutsideRun
+from hookpoint.core.errors import OutsideRun
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.logger import logger
 from hookpoint.core.loop.batches import batches_over
-from hookpoint.core.loop.evaluation import LOADER_CHECK, abort_on_error, evaluate
+from hookpoint.core.loop.evaluation import abort_on_error, evaluate
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.loop.services import machine_of
@@ -218,8 +218,7 @@ class Runner:
 
         With a workdir, `fit` resumes from the newest valid checkpoint by default. The Runner's `resume` argument changes this.
         """
-        if self.optimizer is None:
-            raise BadArgument("fit needs an optimizer.", write="Runner(model, optimizer, criterion)")
+        _checks.check_parts(self, self._options)
         _checks.check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
         train, val = loaders_of_fit(train, val, batch_size)
         _checks.check_validation(validate_every, val)
@@ -259,6 +258,7 @@ class Runner:
                         run.fire("on_lr_adjust")
                 if is_over:
                     _checks.stop_at(run, max_steps)
+            _checks.warn_if_never_validated(run, validate_every, has_fired=schedule.has_fired)
         return run
 
     def validate(self, data: Any, *, batch_size: BatchSize = AUTO, prefix: str = "val") -> dict[str, float]:
@@ -331,8 +331,7 @@ class Runner:
                     run.stop_epoch(same_on_all_ranks=True)
                 else:  # the epoch is not complete; a run with a higher max_steps resumes at this batch
                     _checks.stop_at(run, max_steps)
-        if not (batches.pass_.batches_seen or machine.verdicts.has_requests):
-            raise BadData(f"the training data yielded no batch in epoch {run.epoch}.", check=LOADER_CHECK)
+        _checks.check_epoch(run, is_empty=not (batches.pass_.batches_seen or machine.verdicts.has_requests))
         for name, rate in learning_rate(self.optimizer).items():
             run.put_scalar(name, rate)
         loss, was_finite = float(batches.results.get("loss", 0.0)), self._loss_is_finite
