@@ -193,7 +193,16 @@ def test_a_name_listed_in_points_is_a_custom_point(name):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("on_epoch_ends", "on_epoch_end"), ("train_iter_end", "on_train_iter_end"), ("run_begin", "on_run_begin")],
+    [
+        ("on_epoch_ends", "on_epoch_end"),
+        ("train_iter_end", "on_train_iter_end"),
+        ("run_begin", "on_run_begin"),
+        ("on-epoch-end", "on_epoch_end"),
+        ("epoch-end", "on_epoch_end"),
+        ("onEpochEnd", "on_epoch_end"),
+        ("on_epoch_end, on_run_end", "on_epoch_end"),
+        ("epoch_begin run_end", "on_epoch_begin"),
+    ],
 )
 def test_a_marked_method_is_checked_by_the_same_rules(name, meant):
     class Slip(Callback):

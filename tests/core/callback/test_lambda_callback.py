@@ -60,3 +60,16 @@ def test_repr_shows_the_points():
 def test_a_lambda_callback_can_be_pickled_if_its_functions_can():
     callback = pickle.loads(pickle.dumps(LambdaCallback(on_epoch_end=nothing)))
     assert callback.on_epoch_end is nothing
+
+
+@pytest.mark.parametrize("function", [lambda: None, lambda context: None])
+def test_a_function_that_a_name_of_another_library_would_not_call_raises(function):
+    with pytest.raises(errors.UnknownPoint) as caught:
+        LambdaCallback(epoch_end=function)
+    assert (caught.value.name, caught.value.meant) == ("epoch_end", "on_epoch_end")
+
+
+def test_a_missing_on_is_suggested():
+    with pytest.raises(errors.UnknownPoint) as caught:
+        LambdaCallback(train_iter_end=nothing)
+    assert caught.value.meant == "on_train_iter_end"

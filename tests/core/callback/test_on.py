@@ -183,3 +183,37 @@ def test_a_function_that_receives_records_is_a_monitor():
 
     (entry,) = Hooks([write]).entries
     assert (entry.on_error, entry.ranks) == ("warn", "chief")
+
+
+@pytest.mark.parametrize("point", [lambda run: None, ["on_epoch_end", "on_run_end"], None, ""])
+def test_anything_but_the_name_of_one_point_raises(point):
+    with pytest.raises(errors.BadArgument, match=r'^@on needs the name of one point, got (.|\n)*write +@on\("on_epoch_end"\)'):
+        on(point)
+
+
+def test_a_class_cannot_be_marked():
+    class Plain(Callback):
+        def on_run_end(self): ...
+
+    with pytest.raises(errors.BadArgument, match=r"^@on\('on_epoch_end'\) decorates a class, Plain\."):
+        on("on_epoch_end")(Plain)
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+@pytest.mark.parametrize("is_above", [True, False])
+def test_a_static_method_or_class_method_can_be_marked(train, kind, is_above):
+    said = []
+
+    def say(*args):
+        said.append(len(args))
+
+    mark = on("on_epoch_end")
+
+    class Marked(Callback):
+        method = mark(kind(say)) if is_above else kind(mark(say))
+
+        def on_run_end(self):
+            said.append("end")
+
+    train([Marked()])
+    assert said == [kind is classmethod, "end"]

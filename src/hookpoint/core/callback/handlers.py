@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -261,7 +262,10 @@ def _check_spelling(owner: str, name: str) -> None:
         raise UnknownPoint(owner, name, FOREIGN[name], foreign=True)
     prefix = name.split("_")[0]
     known = (*BY_NAME, *(spelling for spelling in SPELLINGS if spelling.startswith(prefix)), *sorted(declared()))
-    meant = f"on_{name}" if f"on_{name}" in BY_NAME else near_miss(name, known)
+    joined = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).lower()  # of onEpochEnd or on-epoch-end
+    first = re.split(r"[\s,|]+", name)[0]  # of several names in one string
+    written = (f"on_{first}", joined, f"on_{joined}", first)
+    meant = next((point for point in written if point in BY_NAME), None) or near_miss(name, known)
     if meant is not None:
         raise UnknownPoint(owner, name, meant)
 

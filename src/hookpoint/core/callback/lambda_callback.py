@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.on import OnError, Ranks
 from hookpoint.core.errors import BadArgument, UnknownPoint
-from hookpoint.core.points import SPELLINGS
+from hookpoint.core.points import BY_NAME, SPELLINGS
 from hookpoint.core.text.spelling import near_miss
 
 
@@ -34,7 +35,11 @@ class LambdaCallback(Callback):
             if not callable(function):
                 raise BadArgument(f"LambdaCallback: {point} must be a function, got {function!r}.")
             if not point.startswith("on_") and point not in SPELLINGS:
-                raise UnknownPoint("LambdaCallback", point, near_miss(point, SPELLINGS) or "a name that starts with on_")
+                meant = f"on_{point}" if f"on_{point}" in BY_NAME else near_miss(point, SPELLINGS)
+                raise UnknownPoint("LambdaCallback", point, meant or "a name that starts with on_")
+            forms = [spelling.only_with for _, spelling in SPELLINGS.get(point, ())]
+            if forms and None not in forms and tuple(inspect.signature(function).parameters) not in forms:
+                raise UnknownPoint("LambdaCallback", point, SPELLINGS[point][0][0].name)
             setattr(self, point, function)
 
     def __repr__(self) -> str:

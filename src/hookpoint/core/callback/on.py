@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from hookpoint.core.errors import BadSchedule
+from hookpoint.core.errors import BadArgument, BadSchedule
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
@@ -37,10 +38,17 @@ def on(
     ... def say(run):
     ...     print(run.epoch)
     """
+    if not isinstance(point, str) or not point:
+        raise BadArgument(
+            f"@on needs the name of one point, got {point!r}.", write='@on("on_epoch_end"), and one @on for each further point'
+        )
     mark = Mark(point, checked_schedule(when), on_error, ranks)
 
     def decorate(function: Function) -> Function:
-        setattr(function, MARK, (*marks(function), mark))
+        if inspect.isclass(function):
+            raise BadArgument(f"@on({point!r}) decorates a class, {function.__name__}.", move="it to a method of the class")
+        plain = function.__func__ if isinstance(function, staticmethod | classmethod) else function
+        setattr(plain, MARK, (*marks(plain), mark))
         return function
 
     return decorate
