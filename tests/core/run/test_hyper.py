@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hookpoint import ObjAttrParam
-from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.errors import BadValue, NotAssignable, UnknownSetting
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.run.hyper import Hyper
 
@@ -256,3 +256,10 @@ def test_a_number_too_large_for_float32_raises(value):
     with pytest.raises(BadValue, match=r"^eps must be a float32 number, at most 3\.40282e\+38, got "):
         hyper["eps"] = value
     assert hyper["eps"] == 0.1
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "dropout"])
+def test_a_setting_cannot_be_assigned_as_an_attribute(hyper, name):
+    with pytest.raises(NotAssignable) as caught:
+        setattr(hyper, name, 0.5)
+    assert str(caught.value) == f'run.hyper.{name} cannot be assigned.\n  write     run.hyper["{name}"] = 0.5'

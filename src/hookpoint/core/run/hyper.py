@@ -13,6 +13,7 @@ from hookpoint.core.run.rates import Address, Groups, Rates, put
 ALIASES = {"learning_rate": "lr"}
 NAMES_OF_RATE = ("learning_rate", "lr")
 NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
+ATTRIBUTES = ("rates", "recapture", "request")
 LARGEST = 3.4028234663852886e38  # the largest float32
 
 
@@ -104,6 +105,11 @@ class Hyper(MutableMapping[str, Any]):
         self._pending: dict[str, Any] = {}
         self.request: Callable[[str, Any], None] | None = None
         self.recapture: Callable[[], None] | None = None  # called after a change, because a CUDA graph keeps the old value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name not in ATTRIBUTES:
+            raise NotAssignable(f"run.hyper.{name} cannot be assigned.", write=f'run.hyper["{name}"] = {value!r}')
+        object.__setattr__(self, name, value)
 
     def register(self, param: HyperParam) -> None:
         """Add a setting. It takes precedence over an optimizer setting with the same name."""
