@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from hookpoint import Callback, LambdaCallback
+from hookpoint import Callback, HookpointWarning, LambdaCallback
 from hookpoint.core.loop.loop import Loop
 
 
@@ -373,3 +373,13 @@ def test_putting_a_device_tensor_does_not_wait_for_the_device(monitor):
         assert waited == [False, False]
         assert run.monitors.get_history("norm") == [(0, 7.0), (1, 7.0)]
     assert monitor.scalars() == monitor.scalars("value") == [(0, {"norm": 7.0}), (1, {"norm": 7.0})]
+
+
+@pytest.mark.parametrize("log", ["log", "put_scalar"])
+def test_logging_after_the_run_warns(monitor, log):
+    with Loop([monitor]) as run:
+        run.log(loss=1)
+    with pytest.warns(HookpointWarning, match=r"^run.log: the run has ended, so no monitor receives 'test_accuracy'\."):
+        getattr(run, log)("test_accuracy", 0.5)
+    assert run.metrics["test_accuracy"] == 0.5
+    assert monitor.scalars() == [(0, {"loss": 1.0})]

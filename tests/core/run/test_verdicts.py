@@ -222,6 +222,7 @@ def test_an_epoch_stopped_at_on_epoch_begin_has_no_body():
     assert points.seen == ["epoch_begin", "epoch_end", *EPOCH, "run_end"]
 
 
+@pytest.mark.filterwarnings("ignore:run.stop_epoch")
 @pytest.mark.parametrize("point", ["on_run_begin", "on_train_iter_end", "on_train_epoch_end", "on_epoch_end"])
 def test_stop_epoch_without_run_epochs_does_not_stop_later_epochs(point):
     asked, seen = [], []

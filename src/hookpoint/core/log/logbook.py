@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.errors import HookpointWarning
 from hookpoint.core.log._name_limit import NameLimit, check_name
 from hookpoint.core.log.floats import Floats, MayWait, as_scalar, floats_one_by_one
 from hookpoint.core.log.mean import Mean
@@ -81,6 +83,7 @@ class Logbook:
         self.windows = ReaderWindows(read_by_steps, floats, may_wait)
         self.monitors: Monitors | None = None
         self.is_muted = False  # True while a run resumes: values are ignored, because they were logged before the checkpoint.
+        self.has_ended = False  # whether the run has ended: monitors then receive no more values
         self.has_recent = True  # False if a run uses a CUDA graph: `recent` then stays empty, so `log` can copy each value.
         self.recent: dict[str, list[tuple[Any, float]]] = {}
         self.next_log_step = log_every or 0
@@ -132,6 +135,9 @@ class Logbook:
         if name not in self._names and not self._limit.admits(name):
             return
         if page is None:
+            if self.has_ended:
+                text = f"run.log: the run has ended, so no monitor receives {called!r}. Log it before the run ends."
+                warnings.warn(text, HookpointWarning, stacklevel=4)
             self.metrics.observe(name, value, self._clocks.moment)
             self._between[name] = value
         elif page.is_final:

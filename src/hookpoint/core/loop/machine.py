@@ -376,7 +376,7 @@ class Machine:
         return problems + self.hooks.leave(failure or self.signals.ending() or next(iter(problems), None))
 
     def clean_up(self) -> None:
-        self._is_over = True
+        self._is_over = self.logbook.has_ended = True
         leave_run(self.run)
         be_silent(self, silent=False)
         with ExitStack() as undone:  # ExitStack calls all functions in reverse order, even if one of them raises an error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from hookpoint.core.callback.current import CURRENT_CALL, is_on_all_ranks
-from hookpoint.core.errors import BadArgument, BadLoop, OutsideIteration
+from hookpoint.core.errors import BadArgument, BadLoop, HookpointWarning, OutsideIteration
 from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.loop.batches import BatchLoop, batches_over
 from hookpoint.core.loop.epochs import EpochLoop
@@ -92,8 +93,14 @@ class Services:
 
     # Verdicts and saves
 
-    def stop(self, reason: str, *, same_on_all_ranks: bool) -> None:
+    def stop(self, reason: Any, *, same_on_all_ranks: bool) -> None:
         self.settle()
+        if not isinstance(reason, str):
+            if reason is not None and not reason:  # run.stop(condition) would stop the run whatever the condition is
+                raise BadArgument(
+                    f"run.stop: the reason must be a string, got {reason!r}.", write='if condition: run.stop("why")'
+                )
+            reason = "run.stop() was called" if reason is None else str(reason)
         machine = self.machine
         if machine.agreement is not None and not (same_on_all_ranks and is_on_all_ranks()):
             machine.agreement.request_stop(reason)
@@ -106,6 +113,12 @@ class Services:
         self._check_host("stop_epoch")
         passes, verdicts = machine.scopes.passes, machine.verdicts
         machine.running()
+        if not machine.scopes.epoch_is_open and not passes:
+            warnings.warn(
+                "run.stop_epoch() has no effect here, because no epoch is open. Call run.stop() to end the run.",
+                HookpointWarning,
+                stacklevel=3,
+            )
         if passes and not passes[-1].is_train:
             passes[-1].wants_end = verdicts.has_requests = True
         elif machine.agreement is not None and not (same_on_all_ranks and is_on_all_ranks()):
@@ -132,6 +145,7 @@ class Services:
     ) -> None:
         self.settle()
         self._check_host("save")
+        self.machine.running()
         agreement = self.machine.agreement
         if agreement is None or (same_on_all_ranks and is_on_all_ranks()):
             self.machine.saving.request(tag, keep, in_background, measured)
