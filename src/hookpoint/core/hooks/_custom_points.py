@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,15 +11,17 @@ from weakref import WeakKeyDictionary
 from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.callback.handlers import Handler, handlers_for
 from hookpoint.core.callback.replace import Replace
-from hookpoint.core.errors import OutsideRun
+from hookpoint.core.errors import BadArgument, HookpointWarning, OutsideRun
 from hookpoint.core.hooks._asynchronous import send_payload
 from hookpoint.core.hooks._calls import gates_of, schedule_key
 from hookpoint.core.hooks._order import Order
 from hookpoint.core.hooks._overridden_run import call_run
 from hookpoint.core.hooks._returned import may_return, report
 from hookpoint.core.hooks.entry import Entry
+from hookpoint.core.points import BY_NAME, SPELLINGS, declared
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 from hookpoint.core.schedule.clocks import Clocks
+from hookpoint.core.text.spelling import near_miss
 
 
 class CustomPoints:
@@ -39,6 +42,8 @@ class CustomPoints:
         """See `Hooks.fire_payload`."""
         if point not in self._handlers:
             self._handlers[point] = list(self._handlers_of(point))
+            if not self._handlers[point]:
+                self._warn_of_slip(point)
         result = payload.get("result")
         for entry, handler, gates in self._handlers[point]:
             try:
@@ -57,6 +62,20 @@ class CustomPoints:
             elif answer is not None and may_return(handler.function):
                 report(entry, handler, point, answer)
         return result
+
+    def _warn_of_slip(self, point: str) -> None:
+        """Warn about a point that has no handlers, if its name looks like a misspelled name of a point."""
+        if not isinstance(point, str):
+            raise BadArgument(f"run.fire: expected the name of a point, got {point!r}.", write='run.fire("on_my_point")')
+        if point in BY_NAME or point in declared():
+            return
+        handled = [handler.spelling for entry in self._entries for handler in entry.called if handler.point not in BY_NAME]
+        known = (*BY_NAME, *handled)
+        meant = f"on_{point}" if f"on_{point}" in known else near_miss(point, known) if point not in SPELLINGS else None
+        if meant is not None:
+            otherwise = f" If not, call hookpoint.declare({point!r}) once." if point.startswith("on_") else ""
+            text = f"run.fire({point!r}) calls no handler. Did you mean {meant}?{otherwise}"
+            warnings.warn(text, HookpointWarning, stacklevel=5)
 
     def _is_due(self, entry: Entry, handler: Handler, gates: tuple[ArmedSchedule, ...], point: str, run: Any) -> bool:
         of_run = getattr(getattr(run, "hooks", None), "custom_points", None)
