@@ -252,6 +252,7 @@ def test_a_batch_that_is_not_measured_can_have_any_form(norm, given):
     assert run.step == 2
 
 
+@pytest.mark.filterwarnings("ignore:this train pass has no batches")
 def test_batches_that_cannot_be_read_again_may_have_any_form(caplog):
     run, _ = own_loop(StochasticWeightAveraging(1), iter([{"x": INPUTS}]), lambda model, batch: model(batch["x"]))
     assert run.step == 1

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hookpoint import Callback, Every, LambdaCallback
+from hookpoint import Callback, Every, HookpointWarning, LambdaCallback
 from hookpoint.core.errors import BadLoop, OutsideIteration, TooManyRetries
 from hookpoint.core.loop import batches
 from hookpoint.core.loop.loop import Loop
@@ -411,3 +411,24 @@ def test_generated_iterations_execute_fewer_opcodes(monkeypatch):
     decided = opcodes()
     monkeypatch.setattr(batches, "iterations", Machine.iterate)
     assert 0 < decided < 0.8 * opcodes()
+
+
+@pytest.mark.parametrize("mode", ["train", "val"])
+def test_a_used_up_iterator_warns(mode):
+    letters = iter("ab")
+    with Loop([]) as run:
+        assert list(run.batches(letters, mode=mode)) == ["a", "b"]
+        with pytest.warns(
+            HookpointWarning, match=f"^this {mode} pass has no batches: an earlier pass has used up the iterator"
+        ):
+            assert list(run.batches(letters, mode=mode)) == []
+
+
+def test_an_iterator_that_has_more_batches_can_be_read_in_several_passes():
+    letters = iter("abc")
+    with Loop([]) as run:
+        for _ in run.epochs(2):
+            for letter in run.batches(letters):
+                if letter == "b":
+                    break
+    assert (run.iteration, letter) == (3, "c")

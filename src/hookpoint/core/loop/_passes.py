@@ -36,6 +36,7 @@ class Pass:
     loader: Iterable[Any]
     mode: Mode
     is_side: bool = False
+    is_reused: bool = False  # whether the loader is an iterator that an earlier pass has read
     is_train: bool = field(init=False)
     is_open: bool = False
     is_closing: bool = False

@@ -7,12 +7,13 @@ have handlers, whether values are logged, whether the optimizer reports its step
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.data_points import check_pass
-from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.errors import BadArgument, BadLoop, HookpointWarning
 from hookpoint.core.hooks.specialize import settled_values, specialize
 from hookpoint.core.loop._passes import MODES, Pass
 from hookpoint.core.loop.machine import Machine
@@ -118,6 +119,13 @@ class BatchLoop:
             resolutions = pass_.resolutions
             yield iterations(machine, pass_)
             complete = pass_.is_exhausted
+            if complete and pass_.is_reused and not pass_.batches_seen:
+                warnings.warn(
+                    f"this {pass_.mode} pass has no batches: an earlier pass has used up the iterator. Pass a list or a loader"
+                    f" to run.batches, or create the iterator in every epoch.",
+                    HookpointWarning,
+                    stacklevel=2,
+                )
             is_cut = pass_.has_lost_data or machine.pass_end.is_due(pass_)
             has_ended = complete or (pass_.resolutions == resolutions and is_cut)
             if pass_.is_open and has_ended:  # otherwise, continue with the changed handlers, or after a caught exception

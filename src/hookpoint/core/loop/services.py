@@ -61,7 +61,9 @@ class Services:
         return EpochLoop(machine)
 
     def batches(self, loader: Iterable[Any], mode: Mode) -> BatchLoop:
-        return batches_over(self.machine, loader, mode)
+        batches, run = batches_over(self.machine, loader, mode), self.machine.run
+        batches.pass_.is_reused = hasattr(loader, "__next__") and (loader is run.train_loader or loader is run.val_loader)
+        return batches
 
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
         self.settle()
