@@ -435,3 +435,15 @@ def test_on_run_end_sees_the_stop_reason():
 def test_a_schedule_that_is_not_a_schedule_object_raises(use, schedule):
     with pytest.raises(errors.BadSchedule, match=r"is not a schedule\.\n.*or If\(function\)"):
         use(schedule)
+
+
+@pytest.mark.parametrize("point", ["on_setup", "on_run_begin", "on_epoch_end"])
+def test_a_schedule_that_is_set_during_a_run_warns(train, point):
+    class Late(Callback):
+        def on_trigger(self): ...
+
+    late = Late()
+    setting = LambdaCallback(**{point: lambda: late.when(Every(steps=2))})
+    with pytest.warns(errors.HookpointWarning, match=r"^Late.when\(Every\(steps=2\)\) has no effect in this run"):
+        train([late, setting])
+    train([late])  # from the next run on, the schedule applies

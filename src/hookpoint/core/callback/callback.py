@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -10,7 +11,7 @@ from hookpoint.core.callback.callback_info import FromInfo, copied_state, info_o
 from hookpoint.core.callback.handlers import call_directly, declared_only
 from hookpoint.core.callback.knob import Knob
 from hookpoint.core.callback.on import OnError, Ranks, checked_schedule
-from hookpoint.core.errors import BadArgument, OutsideRun
+from hookpoint.core.errors import BadArgument, HookpointWarning, OutsideRun
 from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.text.spelling import near_miss
 
@@ -126,6 +127,13 @@ class Callback:
         Every(steps=500)
         """
         info_of(self).schedule = checked_schedule(schedule)
+        if info_of(self).run is not None:
+            warnings.warn(
+                f"{type(self).__name__}.when({schedule!r}) has no effect in this run: schedules are read before the run begins."
+                f" Call it before you pass the callback to the loop.",
+                HookpointWarning,
+                stacklevel=2,
+            )
         return self
 
     def set_chief_only(self, chief_only: bool = True) -> Self:

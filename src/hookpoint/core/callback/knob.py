@@ -74,6 +74,8 @@ class Knob:
 def check_knobs(name: str, kind: type, subject: object) -> None:
     """Raise CompileError if a callback declares a knob without a matching attribute, or an action without a method."""
     knobs, actions = knobs_of(kind), actions_of(kind)
+    if isinstance(getattr(kind, "knobs", ()), Knob):
+        raise CompileError(f"{name}.knobs must be a tuple, got a single Knob.", write='knobs = (Knob("alpha", float),)')
     for knob in knobs:
         if not isinstance(knob, Knob):
             raise CompileError(f"{name}.knobs: expected a Knob, got {knob!r}.", write='knobs = (Knob("alpha", float),)')
