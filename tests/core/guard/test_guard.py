@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 import operator
+import pickle
 import types
 import weakref
 
@@ -847,6 +848,13 @@ def marked(): ...
 
 def names(hooks):
     return [entry.name for entry in hooks.entries]
+
+
+def test_compiled_hooks_and_objects_that_store_them_can_be_pickled():
+    plain = Plain()
+    compiled([plain])
+    copy = pickle.loads(pickle.dumps(plain))
+    assert names(compiled([copy])) == names(pickle.loads(pickle.dumps(compiled([plain])))) == ["Plain"]
 
 
 def test_compiled_returns_hooks_unchanged():

@@ -35,8 +35,8 @@ class CustomPoints:
         self._entries, self._logged_moves = entries, logged_moves
         self._handlers: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
         # The schedules of a guard, for each run that it was used in. They must not keep the run or the guard's callbacks alive.
-        self._started: WeakKeyDictionary[CustomPoints, tuple[Clocks, list[tuple[Entry, str, ArmedSchedule]]]]
-        self._started = WeakKeyDictionary()
+        # None until the first use, so that hooks and plain objects that store them (see `compiled`) can be pickled.
+        self._started: WeakKeyDictionary[CustomPoints, tuple[Clocks, list[tuple[Entry, str, ArmedSchedule]]]] | None = None
 
     def fire(self, point: str, payload: Mapping[str, Any], on_failure: Callable[[Exception], None] | None) -> Any:
         """See `Hooks.fire_payload`."""
@@ -87,6 +87,8 @@ class CustomPoints:
 
     def _follow(self, of_run: CustomPoints, beginning: Clocks) -> None:
         """Use schedules that started with a run. A guard may be used in several runs, one after another."""
+        if self._started is None:
+            self._started = WeakKeyDictionary()
         own_beginning, started = self._started.get(of_run, (None, []))
         if own_beginning is not beginning:
             started = []
