@@ -379,7 +379,9 @@ def test_putting_a_device_tensor_does_not_wait_for_the_device(monitor):
 def test_logging_after_the_run_warns(monitor, log):
     with Loop([monitor]) as run:
         run.log(loss=1)
-    with pytest.warns(HookpointWarning, match=r"^run.log: the run has ended, so no monitor receives 'test_accuracy'\."):
+    expected = rf"^run.{log}: the run has ended, so no monitor receives 'test_accuracy'\. Call it before the run ends\.$"
+    with pytest.warns(HookpointWarning, match=expected) as caught:
         getattr(run, log)("test_accuracy", 0.5)
+    assert [warning.filename for warning in caught] == [__file__]
     assert run.metrics["test_accuracy"] == 0.5
     assert monitor.scalars() == [(0, {"loss": 1.0})]

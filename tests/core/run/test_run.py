@@ -5,7 +5,15 @@ import weakref
 import pytest
 
 from hookpoint import Callback, LambdaCallback, Replace
-from hookpoint.core.errors import BadValue, HookpointError, NotAssignable, NotShared, OutsideIteration, UnknownArgument
+from hookpoint.core.errors import (
+    BadValue,
+    HookpointError,
+    HookpointWarning,
+    NotAssignable,
+    NotShared,
+    OutsideIteration,
+    UnknownArgument,
+)
 from hookpoint.core.loop.loop import Loop
 
 # Given objects
@@ -282,3 +290,14 @@ def test_log_accepts_a_mapping_or_a_pair_with_keywords():
 def test_log_without_a_value_raises(given):
     with Loop() as run, pytest.raises(BadValue, match=r"no value given\.\n  write     run\.log\(\"name\", value\)"):
         run.log(*given)
+
+
+@pytest.mark.parametrize("kind", ["image", "histogram", "text", "embedding", "event"])
+def test_records_that_no_monitor_receives_after_the_run_warn(monitor, kind):
+    with Loop([monitor]) as run:
+        pass
+    arguments = {"embedding": ([[1.0]],), "event": ()}.get(kind, ([1.0],))
+    expected = rf"^run.put_{kind}: the run has ended, so no monitor receives 'test'\."
+    with pytest.warns(HookpointWarning, match=expected) as caught:
+        getattr(run, f"put_{kind}")("test", *arguments)
+    assert [warning.filename for warning in caught] == [__file__]

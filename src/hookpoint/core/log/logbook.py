@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.errors import HookpointWarning
 from hookpoint.core.log._name_limit import NameLimit, check_name
 from hookpoint.core.log.floats import Floats, MayWait, as_scalar, floats_one_by_one
 from hookpoint.core.log.mean import Mean
@@ -135,9 +133,6 @@ class Logbook:
         if name not in self._names and not self._limit.admits(name):
             return
         if page is None:
-            if self.has_ended:
-                text = f"run.log: the run has ended, so no monitor receives {called!r}. Log it before the run ends."
-                warnings.warn(text, HookpointWarning, stacklevel=4)
             self.metrics.observe(name, value, self._clocks.moment)
             self._between[name] = value
         elif page.is_final:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from hookpoint.core.errors import BadArgument, BadValue
+from hookpoint.core.errors import BadArgument, BadValue, HookpointWarning
 from hookpoint.core.hooks.lookup import find_callback, named_callbacks
 from hookpoint.core.log.embedding import Embedding, Metadata
 from hookpoint.core.log.floats import as_scalar
@@ -169,29 +170,29 @@ class Run(PeerNames):
             try:
                 pending = logbook.recent[name]  # the name has already been logged since the last log step
             except KeyError:
-                self._loop.settle()
+                self._before_put("log", name)
                 logbook.log(name, value, self._now.samples)
             else:
                 pending.append((as_scalar(name, value), samples))
 
     def put_scalar(self, name: str, value: Any) -> None:
         """Log a single value under exactly this name, even in validation. Unlike `run.log`, this does not average values."""
-        self._loop.settle()
+        self._before_put("put_scalar", name)
         self._logbook.put({name: value}, self._now.samples)
 
     def put_image(self, name: str, image: Any) -> None:
         """Send an image to the monitors: height x width x channels, or a batch of such images."""
-        self._loop.settle()
+        self._before_put("put_image", name)
         self.monitors.put("image", {name: image})
 
     def put_histogram(self, name: str, values: Any) -> None:
         """Send values to the monitors, which show them as a histogram."""
-        self._loop.settle()
+        self._before_put("put_histogram", name)
         self.monitors.put("histogram", {name: values})
 
     def put_text(self, name: str, words: str) -> None:
         """Send a text to the monitors."""
-        self._loop.settle()
+        self._before_put("put_text", name)
         self.monitors.put("text", {name: words})
 
     def put_embedding(self, name: str, matrix: Any, metadata: Metadata | None = None, images: Any = None) -> None:
@@ -202,13 +203,20 @@ class Run(PeerNames):
         metadata: A list with one label per point, or a mapping from column names to such lists.
         images: One small image per point, of shape height x width x channels.
         """
-        self._loop.settle()
+        self._before_put("put_embedding", name)
         self.monitors.put("embedding", {name: Embedding.of(name, matrix, metadata, images)})
 
     def put_event(self, name: str, **fields: Any) -> None:
         """Send an event to the monitors: `run.put_event("stop", reason="loss is low")`."""
-        self._loop.settle()
+        self._before_put("put_event", name)
         self.monitors.put("event", {name: fields})
+
+    def _before_put(self, method: str, name: str) -> None:
+        """Settle the loop. If the run has ended, warn the caller of the method, because monitors receive no more values."""
+        self._loop.settle()
+        if self._logbook.has_ended:
+            text = f"run.{method}: the run has ended, so no monitor receives {name!r}. Call it before the run ends."
+            warnings.warn(text, HookpointWarning, stacklevel=3)
 
     # Registering
 
