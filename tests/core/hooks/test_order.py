@@ -275,7 +275,7 @@ def test_a_pipelines_name_does_not_match_its_own_callbacks():
     assert order(pipeline("p", Step("a", after=("p",)), Step("b", after=("CallbackPipeline",)))) == "a b"
 
 
-@pytest.mark.parametrize("option", ["after", "before", "reads", "writes", "collective"])
+@pytest.mark.parametrize("option", ["after", "before", "reads", "writes", "collective", "knobs", "actions"])
 def test_an_option_for_single_callbacks_raises_on_a_pipeline(option):
     kind = type("Group", (CallbackPipeline,), {option: ("b",)})
     with pytest.raises(errors.CompileError) as caught:
@@ -284,6 +284,13 @@ def test_an_option_for_single_callbacks_raises_on_a_pipeline(option):
         f"Group is a pipeline and cannot set {option}.\n"
         f"  set       {option} on a callback in Group"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["knobs", "actions"])
+def test_a_pipeline_may_store_other_data_under_the_names_that_are_read_from_the_class(name):
+    group = Group([Step("a")])
+    setattr(group, name, [0, 1])
+    assert order(group, Step("b")) == "a b"
 
 
 def test_a_callback_that_would_leave_an_inner_pipeline_raises():

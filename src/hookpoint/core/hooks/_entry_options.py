@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.knob import actions_of, knobs_of
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.proxy_callback import ProxyCallback
 from hookpoint.core.errors import BadOption, CompileError
 
 DECLARED = ("after", "before", "reads", "writes", "may_write")
-OF_ONE_CALLBACK = (*DECLARED, "collective", "may_skip", "per_rank_state", "knobs", "actions")
+OF_ONE_CALLBACK = (*DECLARED, "collective", "may_skip", "per_rank_state")
 
 
 def marked_options(function: Any) -> Mark:
@@ -42,10 +43,14 @@ def setter(path: Sequence[Callback], names: Sequence[str], options: Any) -> Any:
 
 def reject_ineffective(pipeline: Callback) -> None:
     """Raise CompileError if a pipeline sets an option that has an effect only on a single callback."""
-    for option in () if isinstance(pipeline, ProxyCallback) else OF_ONE_CALLBACK:
-        if getattr(pipeline, option, None):
-            name = type(pipeline).__name__
-            raise CompileError(f"{name} is a pipeline and cannot set {option}.", set=f"{option} on a callback in {name}")
+    if isinstance(pipeline, ProxyCallback):
+        return
+    kind = type(pipeline)
+    given = [option for option in OF_ONE_CALLBACK if getattr(pipeline, option, None)]
+    given += [option for option, values in (("knobs", knobs_of(kind)), ("actions", actions_of(kind))) if values]
+    if given:
+        name, option = kind.__name__, given[0]
+        raise CompileError(f"{name} is a pipeline and cannot set {option}.", set=f"{option} on a callback in {name}")
 
 
 def _sets(options: Any, option: str) -> bool:
