@@ -62,33 +62,43 @@ def test_a_run_leaves_no_threads_behind(launch):
         assert len(set(found.values())) == 1, found
 
 
-def test_a_team_is_ready_only_after_all_ranks_have_connected(launch):
+def test_a_team_and_a_strategy_are_ready_only_after_all_ranks_have_connected(launch):
     def join():
         import time
+        from contextlib import suppress
 
+        import torch
         import torch.distributed as dist
 
-        from hookpoint.parallel.team.init_process import join_team
+        from hookpoint import AsyncSGD, DataParallel, TensorParallel
+        from hookpoint.core.errors import BadStrategy
 
         dist.init_process_group("gloo")
-        store, connect, calls = dist.distributed_c10d._get_default_store(), dist.new_group, []
+        store, connect, ready = dist.distributed_c10d._get_default_store(), dist.new_group, []
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
+        for strategy, groups in ((DataParallel(), 2), (AsyncSGD(), 3), (TensorParallel({"0": "colwise", "1": "rowwise"}), 3)):
+            key, calls = f"rank 1 has connected for {type(strategy).__name__}", []
 
-        def connect_slowly(**options):
-            group = connect(**options)
-            calls.append(group)
-            if len(calls) == 2:
-                time.sleep(0.2)  # rank 0 could have ended in this time, and closed its sockets
-                store.set("rank 1 has connected", "")
-            return group
+            def connect_slowly(*, key=key, calls=calls, groups=groups, **options):
+                group = connect(**options)
+                calls.append(group)
+                if len(calls) == groups:
+                    time.sleep(0.2)  # rank 0 could have ended in this time, and closed its sockets
+                    store.set(key, "")
+                return group
 
-        if dist.get_rank() == 1:
-            dist.new_group = connect_slowly
-        team = join_team()
-        has_connected = store.check(["rank 1 has connected"])
-        team.close()
-        return has_connected
+            if dist.get_rank() == 1:
+                dist.new_group = connect_slowly
+            team = strategy.team()
+            if isinstance(strategy, TensorParallel):
+                with suppress(BadStrategy):  # all ranks reject the optimizer
+                    strategy.setup(model, optimizer, torch.device("cpu"))
+            ready.append(store.check([key]))
+            team.close()
+        return ready
 
-    assert launch(join).results == [True, True]
+    assert launch(join).results == [[True] * 3] * 2
 
 
 def test_closing_a_team_does_not_wait_for_a_rank_that_does_not_answer(launch):

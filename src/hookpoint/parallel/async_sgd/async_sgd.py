@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import timedelta
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -26,7 +25,7 @@ from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in, par
 from hookpoint.parallel.strategy.strategy import StrategyDefaults
 from hookpoint.parallel.team.init_process import join_team
 from hookpoint.parallel.team.peer_errors import waiting_in
-from hookpoint.parallel.team.torch_team import MESSAGES, SECONDS, TorchTeam
+from hookpoint.parallel.team.torch_team import MESSAGES, SECONDS, TorchTeam, gloo_group
 
 TRACED = 100_000  # maximum number of gradients in the trace
 CLOSE_SECONDS = 30.0  # how long a failed chief waits for the other ranks to detect the failure
@@ -89,7 +88,7 @@ class AsyncSGD(StrategyDefaults):
         kind = partial(AsyncTeam, lag=self.lag, before_waiting=self._check_may_wait, on_close=self._close_team)
         team = join_team(seconds=self.wait_seconds, kind=kind)
         if team.size > 1:
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.wait_seconds))
+            self._group = gloo_group(self.wait_seconds)
             self._rank, self._is_in_run, self._version = team.rank, True, 0
             self._trace.clear()
         return team

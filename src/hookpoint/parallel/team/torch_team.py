@@ -43,9 +43,7 @@ class TorchTeam(Team):
         self.seconds = seconds
         self.notes = StoreNotes.in_default_store(self.rank, self.size)
         # Other messages may be sent while an agreement is pending, so agreements need their own group.
-        self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)) for _ in range(2)]
-        # Without this barrier, a rank that raises an error now would close its sockets while other ranks are still connecting.
-        dist.barrier(group=self._groups[-1])
+        self._groups: list[Any] = [gloo_group(seconds) for _ in range(2)]
         self._pending: deque[Any] = deque()  # pending agreements, oldest first
 
     def _group(self, number: int = MESSAGES) -> Any:
@@ -118,6 +116,16 @@ class TorchTeam(Team):
             ctypes.pythonapi.Py_IncRef(
                 ctypes.py_object((works, groups))
             )  # never free these objects, not even at interpreter exit
+
+
+def gloo_group(seconds: float | None = None) -> Any:
+    """Create a gloo group of all ranks, and return it when all ranks have connected to each other.
+
+    Without the barrier, a rank that raises an error after this would close its sockets while other ranks are still connecting.
+    """
+    group = dist.new_group(backend="gloo", timeout=None if seconds is None else timedelta(seconds=seconds))
+    dist.barrier(group=group)
+    return group
 
 
 def _is_done(work: Any) -> bool:

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from hookpoint.parallel.shared.local_shards import by_kind, in_one_message, local_shard
+from hookpoint.parallel.team.torch_team import gloo_group
 
 MESSAGE_SIZE = 2**22  # maximum number of elements per flat copy, which keeps the copy small compared to the model
 
@@ -29,7 +30,7 @@ class MergedGradients:
     def __init__(self, parameters: Iterable[torch.nn.Parameter], mesh: DeviceMesh) -> None:
         self._parameters = list(parameters)
         self._data_group, self._tensor_group = mesh.get_group("data"), mesh.get_group("tensor")
-        self._flag_group = dist.new_group(backend="gloo")
+        self._flag_group = gloo_group()
         self._task = -1
         self._is_accumulating = False
         for parameter in self._parameters:

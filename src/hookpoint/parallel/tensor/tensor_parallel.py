@@ -84,9 +84,9 @@ class TensorParallel(StrategyDefaults):
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "tensor"))
         with swap_parameters(modules, optimizers):
             _split(modules, splits, mesh["tensor"])
+        self._gradients = MergedGradients({id(p): p for module in modules for p in module.parameters()}.values(), mesh)
         for each in optimizers:
             _check_fused(each)
-        self._gradients = MergedGradients({id(p): p for module in modules for p in module.parameters()}.values(), mesh)
         check = ReplicaCheck(mesh.get_group("tensor"), device)
         for module in modules:
             check.watch(module)
