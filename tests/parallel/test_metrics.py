@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from hookpoint.core.loop.loop import Loop
@@ -44,6 +46,27 @@ def test_means_are_exact_with_uneven_shards_and_equal_on_all_ranks(launch):
         assert epoch["val_loss"] == (1.0 + 2.0 + 4.0 + 8.0) / 4
         assert epoch["only_here"] == 1.0
     assert first[1] == {"val_loss": 3.75}
+
+
+def test_a_saver_reads_a_metric_that_only_the_chief_logs(launch, tmp_path):
+    def save(folder):
+        import torch  # noqa: F401
+
+        from hookpoint import Loop
+        from hookpoint.callbacks import EarlyStopping, MinSaver
+
+        saver, stopping = MinSaver("score"), EarlyStopping("score", mode="min", patience=1)
+        with Loop([saver, stopping], workdir=folder, extra_callbacks=[], monitors=[]) as run:
+            for epoch in run.epochs(9):
+                for _ in run.batches([1.0, 2.0]):
+                    pass
+                if run.is_chief:
+                    run.log(score=abs(epoch - 2.0))
+        return run.epoch
+
+    assert launch(save, folder=str(tmp_path / "run")).results == [3, 3]
+    best = json.loads((tmp_path / "run" / "checkpoints" / "best-score" / "manifest.json").read_text())
+    assert best["clocks"]["epoch"] == 2
 
 
 def test_inferencers_measure_all_of_the_data_even_if_a_shard_is_empty(launch, tmp_path):

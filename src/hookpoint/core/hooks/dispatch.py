@@ -114,6 +114,8 @@ class Call:
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
         if self.gates or self.entry.reads_on_some_ranks or (schedule is not None and not schedule.same_on_all_ranks):
             return False
+        if self.point == "on_epoch_end" and self.entry.declared("reads"):
+            return False  # the metric may be logged on one rank only; the ranks exchange their requests here in any case
         if getattr(self.entry.subject, "same_on_all_ranks", False):
             return True
         by_clock = self.moment == "iter" and schedule is not None
