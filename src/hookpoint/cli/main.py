@@ -46,7 +46,7 @@ Exit codes:
   1   a check failed (damaged checkpoints, an inexact resume, invalid callbacks), or a command was rejected or lost
   2   invalid usage
   65  the input is damaged or cannot be read
-  69  a process is writing to the run
+  69  a process is writing to the run, or the board cannot listen on its address or port
   70  a bug in hookpoint
   73  the output cannot be written
   75  a command was withdrawn because the run did not pick it up in time
