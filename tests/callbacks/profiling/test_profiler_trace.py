@@ -59,13 +59,20 @@ def test_a_compressed_trace_is_recorded_at_a_step(tmp_path):
     assert operations(tmp_path, "trace-step-00000008.json.gz").count("aten::cross_entropy_loss") == 3
 
 
-@pytest.mark.parametrize(("given", "first"), [({"at": 1000}, 1000), ({"wait": 11}, 13)])
+@pytest.mark.parametrize(("given", "first"), [({"at": 1000}, 1000), ({"wait": 11}, 13), ({"at": 12}, 12), ({"wait": 10}, 12)])
 def test_a_run_that_ends_before_the_recording_begins_warns(tmp_path, caplog, given, first):
     trained(tmp_path, ProfilerTrace(**given))
     assert files(tmp_path) == []
     assert caplog.messages == [
         f"ProfilerTrace recorded nothing: the run ended at step 12, and the recording begins after step {first}"
     ]
+
+
+def test_a_finished_run_that_is_started_again_does_not_warn(tmp_path, caplog):
+    for _ in range(2):
+        trained(tmp_path, ModelSaver(), ProfilerTrace(at=2, steps=1))
+    assert files(tmp_path) == ["trace-step-00000002.json"]
+    assert caplog.messages == []
 
 
 def test_the_first_step_can_be_recorded(tmp_path):

@@ -93,10 +93,10 @@ class ProfilerTrace(Callback):
             self._advance(run)
 
     def on_run_end(self, run: Run) -> None:
-        is_recording = self._profile is not None and self._profile.is_recording
-        if self._record_at is not None and self._next < math.inf and run.step and not is_recording:
+        if self._record_at is not None and self._next < math.inf and 0 < run.step <= self._record_at:
             line = "%s recorded nothing: the run ended at step %d, and the recording begins after step %d"
             logger.warning(line, self.name or "ProfilerTrace", run.step, self._record_at)
+            self._stop()
         self._next = math.inf
         self._finish(run)
 
