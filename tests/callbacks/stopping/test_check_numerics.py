@@ -59,6 +59,20 @@ def test_parameters_are_checked_before_training():
     assert train_checked(CheckNumerics(), model)[0] == 0
 
 
+def test_lazy_parameters_are_checked_once_they_have_values():
+    model = torch.nn.LazyLinear(1)
+
+    @on("on_train_iter_end")
+    def call(run):
+        if run.step == 2:
+            model(torch.ones(1, 2))
+            model.weight.data.fill_(math.nan)
+
+    step, said = train_checked(CheckNumerics(run_step=True), model, others=[call])
+    assert step == 2
+    assert said[1] == "  now       in weight"
+
+
 def test_run_step_checks_parameters_at_every_step():
     model = net()
     step, said = train_checked(CheckNumerics(run_as_trigger=False, run_step=True), model, batches=9, others=[spoil(model, 4)])

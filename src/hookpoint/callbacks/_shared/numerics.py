@@ -17,8 +17,8 @@ MAX_LISTED = 3
 def largest(values: Iterable[Any]) -> Any:
     """Return the largest magnitude in tensors, arrays and numbers. The result stays on their device.
 
-    The result is finite only if all values are finite. Integers are ignored. The result is 0 if there are no values. Each rank
-    checks its local shards only.
+    The result is finite only if all values are finite. Integers and lazy parameters without a value are ignored. The result is
+    0 if there are no values. Each rank checks its local shards only.
 
     >>> largest([0.5, -2.0, 7]), largest([1.0, float("nan")])
     (2.0, nan)
@@ -34,7 +34,7 @@ def largest(values: Iterable[Any]) -> Any:
     if torch is None or not tensors or not math.isfinite(host):
         return host
     with torch.no_grad():
-        shards = [local_shard(tensor.detach()) for tensor in tensors]
+        shards = [local_shard(tensor.detach()) for tensor in tensors if not torch.nn.parameter.is_lazy(tensor)]
         floats = [_computable(shard) for shard in shards if shard.numel() and (shard.is_floating_point() or shard.is_complex())]
         if len(floats) == 1:
             return torch.linalg.vector_norm(floats[0], math.inf)
