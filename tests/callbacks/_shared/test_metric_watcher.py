@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Every
-from hookpoint.callbacks import ModelSaver
+from hookpoint import CallbackPipeline, Every
+from hookpoint.callbacks import ModelSaver, PeriodicTrigger
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.core.errors import MissingMetric
 from hookpoint.core.loop.loop import Loop
@@ -35,9 +35,18 @@ def test_values_of_epochs_that_end_with_a_break_are_taken():
     assert watches.taken == [(2, 1.0), (4, 2.0), (6, 3.0)]
 
 
-def test_with_a_schedule_values_are_taken_when_it_is_due():
-    watches = Watches().when(Every(steps=3))
-    with Loop([watches]) as run:
+@pytest.mark.parametrize(
+    "scheduled",
+    [
+        lambda watches: watches.when(Every(steps=3)),
+        lambda watches: CallbackPipeline([watches]).when(Every(steps=3)),
+        lambda watches: PeriodicTrigger(watches, every_k_steps=3),
+    ],
+    ids=["own", "pipeline", "PeriodicTrigger"],
+)
+def test_with_a_schedule_values_are_taken_when_it_is_due(scheduled):
+    watches = Watches()
+    with Loop([scheduled(watches)]) as run:
         for epoch in run.epochs(2):
             for _ in run.batches(range(5)):
                 if run.batch_idx == 1:

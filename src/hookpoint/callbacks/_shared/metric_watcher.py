@@ -6,8 +6,9 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Protocol, Unpack
 
 from hookpoint.callbacks._shared.new_values import NewValues
+from hookpoint.callbacks._shared.schedule_in_run import schedule_in
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.callback.callback_info import schedule_of, set_default_name
+from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
@@ -56,7 +57,7 @@ class MetricWatcher(Callback):
             self.take(run, *new)
 
     def on_epoch_end(self, run: Run) -> None:
-        if not run.epoch_complete and schedule_of(self) is None:
+        if not run.epoch_complete and schedule_in(run, self) is None:
             self.on_trigger(run)
 
     def reset(self) -> None:

@@ -7,6 +7,7 @@ from itertools import takewhile
 from pathlib import PurePath
 from typing import Any, ClassVar, Unpack
 
+from hookpoint.callbacks._shared.schedule_in_run import schedule_in
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument, CompileError
@@ -14,7 +15,6 @@ from hookpoint.core.logger import logger
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
-from hookpoint.core.schedule.when import When
 from hookpoint.storage.checkpoint.manifest import EXCEPTION
 from hookpoint.storage.retention import OWN_TAGS
 
@@ -90,17 +90,13 @@ class Saver(Callback):
     def on_epoch_end(self, run: Run) -> None:
         self._missed = None
         if not run.epoch_complete and run.stop_reason is None:
-            schedule = self.schedule_in(run)
+            schedule = schedule_in(run, self)
             is_saved = self.save_incomplete(run) if schedule is None else "iter" in schedule.moments()
             self._missed = None if is_saved else run.epoch
 
     def save_incomplete(self, run: Run) -> bool:
         """Handle the end of an epoch that was cut short. Return whether this saver saves such epochs. Default: no."""
         return False
-
-    def schedule_in(self, run: Run) -> When | None:
-        """Return the schedule of this saver or of the pipeline that it is in."""
-        return next((entry.schedule for entry in run.hooks.entries if entry.subject is self), None)
 
     def request(self, run: Run, tag: str, *, measured: Mapping[str, Any] | None = None) -> None:
         """Request a checkpoint, unless this saver has already requested one with the same tag at the current moment.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer, string
 from hookpoint.callbacks._shared.saver import reject_path
+from hookpoint.callbacks._shared.schedule_in_run import schedule_in
 from hookpoint.callbacks.saving._append_info import AppendInfo
 from hookpoint.callbacks.saving._link_names import LinkNames
 from hookpoint.callbacks.saving._metric_saver import TrackingSaver
@@ -138,7 +139,7 @@ class ModelCheckpoint(TrackingSaver):
         super().on_epoch_end(run)
         # Check the metric even if no save is scheduled, because the validation results belong to the current weights. With
         # `save_best_only`, a schedule by epochs decides, but a schedule by steps is never due when validation ends.
-        schedule = self.schedule_in(run) if self.save_best_only else None
+        schedule = schedule_in(run, self) if self.save_best_only else None
         if run.epoch_complete and (schedule is None or "iter" in schedule.moments()):
             self.save_best(run, final_only=True)
 
