@@ -58,11 +58,13 @@ def test_linear_interpolation_by_steps(rates_of_steps):
     assert rates_of_steps([setter], epochs=2, batches=4) == [1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0]
 
 
-def test_a_table_that_begins_after_the_last_epoch_warns(rates_of_steps, caplog):
-    table = [(30, 0.5), (60, 0.25)]
+@pytest.mark.parametrize("first", [2, 30])
+def test_a_table_that_begins_after_the_last_epoch_warns(rates_of_steps, caplog, first):
+    table = [(first, 0.5), (60, 0.25)]
     assert rates_of_steps([ScheduledHyperParamSetter("lr", table)], epochs=2) == [1.0, 1.0]
-    problem = "the first entry is for epoch 30, but the run has 2 epochs; pass step_based=True for steps"
-    assert caplog.messages == [f"ScheduledHyperParamSetter(lr): {problem}"]
+    problem = f"the first entry applies after epoch {first}, but the run ends after epoch 2"
+    hint = "if the table contains steps, pass step_based=True"
+    assert caplog.messages == [f"ScheduledHyperParamSetter(lr) changes nothing: {problem}; {hint}"]
     caplog.clear()
     assert rates_of_steps([ScheduledHyperParamSetter("lr", table, step_based=True)], epochs=2) == [1.0, 1.0]
     assert caplog.messages == []

@@ -78,8 +78,8 @@ class ScheduledHyperParamSetter(HyperParamSetter):
             self._catch_up(run)
         first, epochs = self.values.at[0], run.max_epochs
         if run.epoch == 1 and not self.step_based and epochs is not None and epochs <= first and run.is_chief:
-            line = "%s: the first entry is for epoch %d, but the run has %d epochs; pass step_based=True for steps"
-            logger.warning(line, self.name, first, epochs)
+            line = "%s changes nothing: the first entry applies after epoch %d, but the run ends after epoch %d"
+            logger.warning(f"{line}; if the table contains steps, pass step_based=True", self.name, first, epochs)
 
     def on_train_iter_begin(self, run: Run) -> None:
         if self._is_behind:
