@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hookpoint import Every, Loop, Runner, on
-from hookpoint.callbacks import GradientStats, ModelSaver
+from hookpoint.callbacks import EarlyStopping, GradientStats, ModelSaver
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.services import machine_of
 
@@ -204,13 +204,13 @@ def small_loss(outputs, targets):
     return nn.functional.mse_loss(outputs, targets) / 100  # otherwise the initial scale of fp16 would overflow
 
 
-def two_networks(*callbacks, order="ab", b_every=1, batches=4, log_every=1, given=dict, **options):
+def two_networks(*callbacks, order="ab", b_every=1, epochs=1, batches=4, log_every=1, given=dict, **options):
     """Train two networks whose gradients are 3 and 4 in the first step and grow by 10 per step. Return the run."""
     models = {name: nn.Linear(1, 1, bias=False) for name in "ab"}
     optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.0) for name, model in models.items()}
     options = {"extra_callbacks": [], "log_every": log_every, **options}
     with Loop(callbacks, model=given(models), optimizer=given(optimizers), **options) as run:
-        for batch in run.batches(range(batches)):
+        for batch in (batch for _ in range(epochs) for batch in run.batches(range(batches))):
             for name in order:
                 if name == "b" and (batch + 1) % b_every:
                     continue
@@ -233,6 +233,12 @@ def test_each_optimizer_has_separate_metrics(recorder, order):
 def test_optimizers_in_a_list_are_named_by_index():
     run = two_networks(GradientStats(every=1), given=lambda pairs: list(pairs.values()), monitors=[])
     assert (run.metrics["gradient/norm"], run.metrics["gradient/norm@1"]) == (18.0, 19.0)
+
+
+def test_a_metric_of_a_second_optimizer_may_be_logged_for_the_first_time_in_a_later_epoch():
+    stopping = EarlyStopping("gradient/norm@b", mode="min")
+    two_networks(GradientStats(every=6), stopping, epochs=3, monitors=[])
+    assert stopping.best.value == 14.0
 
 
 @pytest.mark.parametrize("options", [{"every": 2}, {"every": None, "log_every": 2}], ids=["every", "log steps"])

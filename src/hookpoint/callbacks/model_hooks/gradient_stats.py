@@ -61,8 +61,8 @@ class GradientStats(MeasuringCallback):
         super().__init__(pattern, every, **options)
         self.per_parameter = per_parameter
         self.updates = updates
-        names = ("norm", "max", "nonfinite", *(["update_ratio"] if updates else []))
-        self.may_write = tuple(f"gradient/{name}" for name in names)
+        self._metrics = ("norm", "max", "nonfinite", *(["update_ratio"] if updates else []))
+        self.may_write = tuple(f"gradient/{name}" for name in self._metrics)
         self.writes_anything = per_parameter
         self._parameters: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None
@@ -75,6 +75,8 @@ class GradientStats(MeasuringCallback):
         self.steps.check(run)
         self.find_parameters(run)
         require_step_hooks(run, str(self.name), "measure gradients")
+        suffixes = [_suffix(run, index) for index in range(len(run.optimizers))]
+        self.may_write = tuple(f"gradient/{name}{suffix}" for suffix in suffixes for name in self._metrics)
 
     def on_run_begin(self, run: Run) -> None:
         self._counts = {}

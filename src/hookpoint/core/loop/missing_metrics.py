@@ -54,8 +54,12 @@ class MissingMetrics:
         self._entries, self._local, self._names = entries, local, names
         reads = [Read(metric, entry.name, entry) for entry in entries for metric in entry.declared("reads")]
         self._pending = reads + [Read(metric, reader) for reader, metric in names.reads.items()]
-        self._sometimes = {name for entry in entries for name in entry.declared("may_write")}
         self._epochs, self._has_warned = 0, False
+
+    @property
+    def _sometimes(self) -> set[str]:
+        """The metrics that callbacks log only sometimes. A callback may add names at on_setup, when it knows the run."""
+        return {name for entry in self._entries for name in entry.declared("may_write")}
 
     # Before the run
 
@@ -104,7 +108,8 @@ class MissingMetrics:
     def _waits(self, run: Run) -> set[str]:
         """Return the metrics that may still be logged, because a reader or writer on this rank has not run yet."""
         has_validated = self._has_validated() or self._names.validates is False or self._has_measured(run)
-        waits = {read.metric for read in self._pending if read.metric in self._sometimes or read.metric in run.summaries}
+        sometimes = self._sometimes
+        waits = {read.metric for read in self._pending if read.metric in sometimes or read.metric in run.summaries}
         others_wait = any(_waits(entry, has_validated) for entry in self._local if could_log_anything(entry))
         for read in self._pending:
             writers = self._writers(read.metric)
