@@ -19,8 +19,8 @@ class TerminateOnNaN(LossCallback):
     after its step. A loss on a GPU is checked when its copy to the host has finished. This takes at most about 50 steps. All
     losses of an epoch are checked by the end of the epoch. If the loss is a tuple, all of its losses are checked.
 
-    Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists. Sends the event "stop". You can
-    resume the run afterwards.
+    Reads `run.loss` or, if it is not set, the value logged as "loss" in the same iteration. Iterations without a loss are
+    skipped. Raises if no iteration has a loss. Sends the event "stop". You can resume the run afterwards.
 
     >>> with Loop([TerminateOnNaN()]) as run:
     ...     for batch in run.batches([0.5, float("nan"), 0.25]):
