@@ -10,3 +10,11 @@ from hookpoint.core.errors import BadArgument
 def test_wait_seconds_must_be_a_positive_number(seconds):
     with pytest.raises(BadArgument, match=r"Loop: wait_seconds must be a number > 0, got"):
         Loop(wait_seconds=seconds)
+
+
+@pytest.mark.parametrize("resume", [True, False, None])
+def test_resume_must_be_a_string_or_a_path(resume, tmp_path):
+    with pytest.raises(
+        BadArgument, match=rf'^resume must be a string or a path, got {resume}\.\n  choose    "auto", "never", '
+    ):
+        Loop(workdir=tmp_path, resume=resume)

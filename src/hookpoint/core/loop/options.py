@@ -86,6 +86,9 @@ class LoopOptions:
             raise BadArgument(f"max_crashes must be an integer >= 0 or None, got {self.max_crashes!r}.", disable="it with 0")
         if self.on_nonfinite not in ("raise", "warn"):
             raise BadArgument(f"on_nonfinite must be 'raise' or 'warn', got {self.on_nonfinite!r}.")
+        if not isinstance(self.resume, str | os.PathLike):
+            choices = '"auto", "never", "must", or the path of a checkpoint or workdir'
+            raise BadArgument(f"resume must be a string or a path, got {self.resume!r}.", choose=choices)
         counter(self.samples)
         config_of(self.config)
         user_state(self.state)
