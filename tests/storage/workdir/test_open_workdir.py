@@ -427,6 +427,19 @@ def test_a_url_raises_and_nothing_is_created(tmp_path, monkeypatch, url, kind, m
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("workdir", ["~/runs/mine", "~", Path("~/runs")])
+@pytest.mark.parametrize("make", [Loop, partial(Runner, torch.nn.Linear(1, 1))])
+def test_a_workdir_in_an_unexpanded_home_folder_raises(tmp_path, monkeypatch, workdir, make):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadLoop) as caught:
+        make(workdir=workdir)
+    assert str(caught.value) == (
+        f"workdir={str(workdir)!r} would create a folder called ~ in the current folder.\n"
+        f"  write     workdir=os.path.expanduser({str(workdir)!r})"
+    )
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_folder_may_have_a_colon_in_its_name(tmp_path):
     store = CheckpointStore(tmp_path / "12:30" / "run")
     store.open("auto", {})

@@ -29,12 +29,17 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path merges the two slashes 
 
 
 def local_folder(workdir: str | os.PathLike[str]) -> Path:
-    """Return the workdir as a local path. Raise BadArgument if it is a URL."""
+    """Return the workdir as a local path. Raise BadArgument if it is a URL or begins with `~`, which only a shell expands."""
     if URL.match(os.fspath(workdir)):
         raise BadArgument(
             f"workdir={str(workdir)!r} is a URL; a workdir must be a local folder.",
             give='workdir="runs/mine", and callbacks=[Mirror("s3://...")] for a copy of it',
             mount="the bucket with s3fs, gcsfuse or blobfuse, and pass the mount point",
+        )
+    if os.fspath(workdir).partition("/")[0] == "~":
+        raise BadArgument(
+            f"workdir={str(workdir)!r} would create a folder called ~ in the current folder.",
+            write=f"workdir=os.path.expanduser({str(workdir)!r})",
         )
     return Path(workdir)
 
