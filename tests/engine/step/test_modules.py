@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+from hookpoint import Runner
 from hookpoint.core.errors import BadLoop
 from hookpoint.engine.step.modules import (
     check_optimizer,
@@ -144,3 +148,17 @@ def test_an_optimizer_of_another_model_raises(several):
     assert str(caught.value) == (
         "the optimizer has none of the model's parameters.\n  write     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
     )
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ("runs/mine", "got a str.\n  write     init_weights=hookpoint.load_weights(path)"),
+        (Path("mine.pt"), "init_weights=hookpoint.load_weights(path)"),
+        (nn.Linear(1, 1), "got a Linear.\n  write     init_weights=model.state_dict()"),
+    ],
+)
+def test_init_weights_other_than_a_state_dict_raise(weights, message):
+    for net in (nn.Linear(1, 1), {"one": nn.Linear(1, 1)}):
+        with pytest.raises(BadLoop, match=re.escape(message)):
+            Runner(net, init_weights=weights)

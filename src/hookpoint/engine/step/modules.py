@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from os import PathLike
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ def modules_of(model: Any) -> list[torch.nn.Module]:
 
 def load_weights(model: Any, weights: Mapping[str, Any]) -> None:
     """Load a state dict into a model, or a dict of state dicts into a dict of models."""
+    if not isinstance(weights, Mapping):
+        kind, path = type(weights).__name__, isinstance(weights, str | PathLike)
+        cure = "hookpoint.load_weights(path)" if path else "model.state_dict()"
+        raise BadArgument(f"init_weights must be a state dict, got a {kind}.", write=f"init_weights={cure}")
     if isinstance(model, Mapping):
         for name, state in weights.items():
             load_state(model[name], state)
