@@ -439,6 +439,16 @@ def test_an_object_without_handlers_raises(thing):
         Hooks([thing])
 
 
+@pytest.mark.parametrize("option", ["after", "before", "reads", "writes"])
+def test_an_option_that_contains_an_object_instead_of_a_name_raises(option):
+    saver, number = ModelSaver(), 3
+    for value, example in ((saver, "ModelSaver"), ((saver,), "ModelSaver"), (number, "name")):
+        group = Saver()
+        setattr(group, option, value)
+        with pytest.raises(errors.CompileError, match=rf'is not a name\.\n  write     {option} = \("{example}",\)'):
+            Hooks([group])
+
+
 def test_lists_are_never_modified(train):
     inner = [Saver(), Saver()]
     given = [CallbackPipeline(inner), Monitor(), MainCallback(), Saver()]

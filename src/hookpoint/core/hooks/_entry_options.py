@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
@@ -34,6 +34,17 @@ def option_of(name: str, option: str, options: Any, known: tuple[str, ...], *, d
     if value not in known:
         raise BadOption(name, option, value, known)
     return value
+
+
+def names_in(value: Any, option: str, owner: str) -> tuple[str, ...]:
+    """Return the names in an option such as `after` or `reads`. A class stands for its name."""
+    is_one = isinstance(value, str | type) or (value and not isinstance(value, Iterable))
+    names = (value,) if is_one else tuple(value or ())
+    for name in names:
+        if not isinstance(name, str | type):
+            example = type(name).__name__ if isinstance(name, Callback) else "name"
+            raise CompileError(f"{owner}.{option} contains {name!r}, which is not a name.", write=f'{option} = ("{example}",)')
+    return tuple(name.__name__ if isinstance(name, type) else name for name in names)
 
 
 def setter(path: Sequence[Callback], names: Sequence[str], options: Any) -> Any:

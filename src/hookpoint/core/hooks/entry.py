@@ -18,7 +18,7 @@ from hookpoint.core.callback.on import marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.callback.proxy_callback import ProxyCallback, holder_of_state, through_proxies
 from hookpoint.core.errors import CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
-from hookpoint.core.hooks._entry_options import marked_options, option_of, reject_ineffective, setter
+from hookpoint.core.hooks._entry_options import marked_options, names_in, option_of, reject_ineffective, setter
 from hookpoint.core.hooks._idle_class import fetches_in_step, fetches_of, reject_idle_class
 from hookpoint.core.hooks._overridden_run import (
     BESIDE_RUN,
@@ -121,11 +121,10 @@ class Entry:
 
     def declared(self, option: str) -> tuple[str, ...]:
         """Return what the callback and its wrappers declare in an option such as `after`, `reads` or `optional_points`."""
-        values: tuple[Any, ...] = ()
+        values: tuple[str, ...] = ()
         for owner in (self.subject, *proxies_of(self.path)):
-            value = getattr(owner, option, ())
-            values += (value,) if isinstance(value, str | type) else tuple(value or ())
-        return tuple(name.__name__ if isinstance(name, type) else name for name in values)
+            values += names_in(getattr(owner, option, ()), option, self.name)
+        return values
 
     def names(self, inside: Sequence[Any] = ()) -> set[str]:
         """Return the names that `after` and `before` accept: the names of the callback, its class and its base classes.
