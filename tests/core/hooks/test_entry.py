@@ -22,7 +22,7 @@ from hookpoint import (
     errors,
     on,
 )
-from hookpoint.callbacks import ModelSaver, SwapEMAWeights
+from hookpoint.callbacks import ClassificationError, ModelSaver, SwapEMAWeights
 from hookpoint.core.loop.loop import Loop
 
 
@@ -447,6 +447,11 @@ def test_an_option_that_contains_an_object_instead_of_a_name_raises(option):
         setattr(group, option, value)
         with pytest.raises(errors.CompileError, match=rf'is not a name\.\n  write     {option} = \("{example}",\)'):
             Hooks([group])
+
+
+def test_an_inferencer_in_the_list_raises_and_names_the_inference_runner():
+    with pytest.raises(errors.NotACallback, match=r"  write     InferenceRunner\(data, ClassificationError\(\.\.\.\)\)$"):
+        Hooks([ClassificationError()])
 
 
 def test_lists_are_never_modified(train):

@@ -323,6 +323,8 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
         if not isinstance(subject, Callback):
             check_library(subject)
             write = "a class with a method such as on_epoch_end(self, run)"
+            if all(hasattr(subject, name) for name in ("names", "reset", "update", "results")):
+                write = f"InferenceRunner(data, {type(subject).__name__}(...))"
             raise NotACallback(f"{subject!r} is not a callback: it has no method named after a point.", write=write)
         reject_idle_class(subject, Callback)
     proxies = proxies_of(path)
