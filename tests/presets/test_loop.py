@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Loop
+from hookpoint import Callback, Loop
+from hookpoint.callbacks import JSONWriter
 from hookpoint.core.errors import BadArgument
 
 
@@ -18,3 +19,12 @@ def test_resume_must_be_a_string_or_a_path(resume, tmp_path):
         BadArgument, match=rf'^resume must be a string or a path, got {resume}\.\n  choose    "auto", "never", '
     ):
         Loop(workdir=tmp_path, resume=resume)
+
+
+def test_a_single_monitor_needs_no_list(tmp_path):
+    with Loop(extra_callbacks=OnlyOne(), monitors=JSONWriter(), workdir=tmp_path) as run:
+        assert [type(callback) for callback in run.callbacks.values()] == [OnlyOne, JSONWriter]
+
+
+class OnlyOne(Callback):
+    def on_run_end(self): ...

@@ -15,12 +15,17 @@ def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[typ
     contains the default classes. If the first item is None, one instance of each default class is added, except for classes
     that already have an instance in the user's list. The user's list is not modified.
     """
-    is_one = isinstance(callbacks, Callback | str | Mapping) or not isinstance(callbacks, Iterable)
-    own = [callbacks] if is_one else list(callbacks)
+    own = _listed(callbacks)
     present = [type(callback) for callback in _flattened(own)]
     for chosen, defaults in groups:
-        own += [default() for default in defaults if default not in present] if chosen is None else chosen
+        own += [default() for default in defaults if default not in present] if chosen is None else _listed(chosen)
     return own
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    """Return a list of callbacks. A single callback becomes a list with one item."""
+    is_one = isinstance(callbacks, Callback | str | Mapping) or not isinstance(callbacks, Iterable)
+    return [callbacks] if is_one else list(callbacks)
 
 
 def _flattened(callbacks: Iterable[Any]) -> Iterator[Any]:
