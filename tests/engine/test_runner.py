@@ -346,7 +346,7 @@ def test_batch_size_may_apply_to_the_validation_data_alone(runner, batches):
     x, y = (torch.cat(part) for part in zip(*batches, strict=True))
     run = runner().fit(batches, (x, y), epochs=1, batch_size=5)
     assert len(run.val_loader) == 4
-    with pytest.raises(BadLoop, match="batch_size applies to a tuple"):
+    with pytest.raises(BadLoop, match="batch_size does not apply"):
         runner().fit(batches, batches, epochs=1, batch_size=5)
 
 

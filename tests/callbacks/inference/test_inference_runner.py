@@ -803,7 +803,7 @@ def test_two_runners_that_write_the_same_metric_raise_before_training():
             top(1, "a"),
             {"batch_size": 3},
             BadLoop,
-            "batch_size applies to a tuple of tensors or a dataset; a loader has its own.",
+            "the items of a list are used as batches, so batch_size does not apply.",
         ),
     ],
 )

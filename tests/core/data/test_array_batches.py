@@ -65,7 +65,29 @@ def test_a_tuple_of_arrays_is_split_into_batches_in_order(rows, sizes):
         (
             [1],
             2,
+            (
+                "the items of a list are used as batches, so batch_size does not apply.\n"
+                "  write     torch.utils.data.DataLoader(data, batch_size=32) if the items are samples\n"
+                "  drop      batch_size if the items are batches"
+            ),
+        ),
+        (
+            iter([1]),
+            2,
             "batch_size applies to a tuple of tensors or a dataset; a loader has its own.\n  drop      batch_size",
+        ),
+        (
+            {"x": np.ones(2)},
+            "auto",
+            (
+                "data is a dict, whose keys would be used as batches.\n"
+                "  give      a DataLoader, a list of batches, or a tuple of tensors and batch_size=32"
+            ),
+        ),
+        (
+            "data/",
+            2,
+            ("data is a string.\n  give      a DataLoader, a list of batches, or a tuple of tensors and batch_size=32"),
         ),
         (3, None, "3 yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
         (

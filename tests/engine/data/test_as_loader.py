@@ -189,7 +189,11 @@ def test_separate_inputs_and_targets_raise_with_the_correct_call(runner):
         (
             [1],
             2,
-            "batch_size applies to a tuple of tensors or a dataset; a loader has its own.\n  drop      batch_size",
+            (
+                "the items of a list are used as batches, so batch_size does not apply.\n"
+                "  write     torch.utils.data.DataLoader(data, batch_size=32) if the items are samples\n"
+                "  drop      batch_size if the items are batches"
+            ),
         ),
         (3, None, "3 yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
         (None, None, "None yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),

@@ -37,6 +37,15 @@ def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
                 write="the arrays as a tuple: fit((X, Y), ...)",
                 drop="batch_size if the items are batches",
             )
+        elif isinstance(data, dict | str | bytes):
+            what = "a string" if isinstance(data, str | bytes) else f"a {kind}, whose keys would be used as batches"
+            raise BadData(f"data is {what}.", give="a DataLoader, a list of batches, or a tuple of tensors and batch_size=32")
+        elif batch_size != AUTO and isinstance(data, list):
+            raise BadData(
+                "the items of a list are used as batches, so batch_size does not apply.",
+                write="torch.utils.data.DataLoader(data, batch_size=32) if the items are samples",
+                drop="batch_size if the items are batches",
+            )
         elif batch_size != AUTO and not takes_batch_size(data):
             raise BadData("batch_size applies to a tuple of tensors or a dataset; a loader has its own.", drop="batch_size")
         elif batch_size == AUTO and _yields_samples(data):
