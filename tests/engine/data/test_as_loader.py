@@ -164,6 +164,13 @@ def test_datasets_and_tuples_train_to_the_same_metrics(runner):
     assert len(runner().predict(TensorDataset(torch.ones(8, 3)), batch_size=4)) == 2
 
 
+def test_empty_data_raises_the_error_of_an_empty_loader(runner):
+    empty = torch.ones(0, 3), torch.ones(0, 2)
+    for data in (empty, TensorDataset(*empty)):
+        with pytest.raises(BadLoop, match=r"the training data yielded no batch in epoch 1\."):
+            runner().fit(data, epochs=1, batch_size=4)
+
+
 def test_separate_inputs_and_targets_raise_with_the_correct_call(runner):
     with pytest.raises(BadLoop, match=re.escape("fit((X, Y), epochs=..., batch_size=32)")):
         runner().fit(torch.ones(8, 3), torch.ones(8, 2), epochs=1, batch_size=4)
