@@ -222,6 +222,11 @@ def test_with_a_store_a_signal_in_validation_saves_after_the_epoch(train):
     ]
 
 
+def test_validation_after_a_break_also_finishes_before_a_signal_ends_the_run(train):
+    _, lines, _ = train("if batch == 'b': break", validate="say(value); value == 'y' and send('SIGTERM')", store=True)
+    assert lines[-7:-2] == ["y", "z", "val end", "epoch end False", "saved 2 ['signal']"]
+
+
 def test_a_second_signal_in_validation_ends_the_run_at_once(train):
     ended, lines, _ = train(validate="say(value); value != 'z' and send('SIGTERM')", store=True)
     assert ended == 143

@@ -60,8 +60,8 @@ class PassEnd:
         stops = verdicts.stop and not ((pass_.is_side or pass_.opened_after_stop) and signals.received is None)
         if stops and signals.has_stopped and self._saving.saves:
             # A run cannot resume in the middle of a validation pass, or between fetching a batch and using it.
-            # Therefore, finish the validation pass or the batch before the stop.
-            stops = self._scopes.cut_short or (pass_.is_train and not has_batch and not pass_.is_retrying)
+            # Therefore, finish the validation pass or the batch before the stop, unless the last checkpoint is already written.
+            stops = self._saving.has_stopped or (pass_.is_train and not has_batch and not pass_.is_retrying)
         return stops or pass_.wants_end or (verdicts.stop_epoch and pass_.is_train)
 
     def prevents(self, pass_: Pass, *, has_host: bool) -> bool:

@@ -38,7 +38,7 @@ class Saving:
     def __init__(self, objects: RunObjects, store: Store | None, signals: Signals, *, agree: Callable[[str], None]) -> None:
         self.announce: Callable[[Saved], None]  # fires on_save
         self.control: Control
-        self.is_due = self.is_accumulating = self._was_signalled = self._is_last_chance = self._has_stopped = False
+        self.is_due = self.is_accumulating = self._was_signalled = self._is_last_chance = self.has_stopped = False
         self.passes_done: list[dict[str, Any]] = []
         self.rng_of_body: dict[str, Any] | None = None
         self.finite_buffers: Mapping[str, list[str]] = {}
@@ -160,7 +160,7 @@ class Saving:
     def before_end_points(self) -> None:
         """If a stop or a signal ends the run early, save before points such as on_epoch_end fire. The run can then resume."""
         stopped_by = self._signals.received
-        if self.saves and not self._has_stopped and (stopped_by is not None or self._objects.verdicts.stop):
+        if self.saves and not self.has_stopped and (stopped_by is not None or self._objects.verdicts.stop):
             try:
                 self.wait()  # if a background save has failed, save again here
                 if not self._is_saved():
@@ -168,11 +168,11 @@ class Saving:
                     self._write_last()
             except (CannotSave, NotFinite) as error:
                 self._failure = error  # at_end raises this error
-            self._has_stopped = True
+            self.has_stopped = True
 
     def at_epoch_end(self) -> None:
         """Write the checkpoint that a callback or a signal requested at the end of the epoch."""
-        if self.saves and self._signals.received is not None and not self._has_stopped and not self._is_saved():
+        if self.saves and self._signals.received is not None and not self.has_stopped and not self._is_saved():
             self.request("signal")
         if self.is_due:
             self.at_boundary()
@@ -197,7 +197,7 @@ class Saving:
         self._write()
 
     def _request_last(self) -> None:
-        if self.savers and self.store is not None and not self._has_stopped and not self._is_saved():
+        if self.savers and self.store is not None and not self.has_stopped and not self._is_saved():
             self.request("end")
             self._place = {"in_epoch": False, "is_end": True}
 
@@ -299,7 +299,7 @@ class Saving:
         self.wait()  # on_save handlers for the save in progress may request more saves
         self._agree("the requests before a checkpoint")  # the checkpoint must include the requests of all ranks
         request, self._request, self._newest = self._request, Request(), None
-        if self._has_stopped:  # the run must resume where it stopped: a later checkpoint would skip batches
+        if self.has_stopped:  # the run must resume where it stopped: a later checkpoint would skip batches
             logger.warning("not saving (%s): the run wrote its last checkpoint when it stopped", ", ".join(request.tags))
             return
         for tag, (moment, keep, measured) in self._marks.items():
