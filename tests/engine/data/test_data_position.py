@@ -426,6 +426,24 @@ def test_a_run_resumes_after_its_second_epoch_with_a_loader_that_is_made_for_eac
     assert train(2, tmp_path) + train(3, tmp_path) == train(3)
 
 
+@pytest.mark.parametrize("stop", [None, 6])
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_sampler_that_counts_epochs_resumes_in_a_new_process_after_several_runs_in_one(at_end, stop, tmp_path):
+    def train(loader, epochs, workdir=None, stop=None):
+        seen = []
+        with Loop([] if workdir is None else [ModelSaver()], extra_callbacks=[], monitors=[], workdir=workdir) as run:
+            for _ in run.epochs(epochs):
+                for batch in run.batches(loader):
+                    seen.append(plain(batch))
+                    if run.iteration + 1 == stop:
+                        run.stop()
+        return seen
+
+    first, second, other = (loader_of(sampler=Counting(at_end)) for _ in range(3))
+    parts = train(first, 1, tmp_path) + train(first, 2, tmp_path, stop) + train(second, 3, tmp_path)
+    assert parts == train(other, 3)
+
+
 def test_two_alternating_loaders_both_resume():
     def passes(found=None, start=0):
         positions = TorchPositions(TorchRandomness())

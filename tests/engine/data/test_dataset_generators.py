@@ -102,6 +102,14 @@ def test_a_resumed_run_draws_the_same_numbers(kind, before_epoch, parts, tmp_pat
     assert first + train(tmp_path, lambda: Noisy(kind), before_epoch) == whole
 
 
+@pytest.mark.parametrize("part", [{"epochs": 2}, {"stop": 6}])
+@pytest.mark.parametrize("kind", MAKE)
+def test_a_new_process_draws_the_same_numbers_after_several_runs_in_one_process(kind, part, tmp_path):
+    data = Noisy(kind)
+    first = train(tmp_path, lambda: data, epochs=1) + train(tmp_path, lambda: data, **part)
+    assert first + train(tmp_path, lambda: Noisy(kind)) == train(None, lambda: Noisy(kind))
+
+
 @pytest.mark.parametrize("parts", [{"epochs": 2}, {"stop": 6}])
 @pytest.mark.parametrize(
     "make",

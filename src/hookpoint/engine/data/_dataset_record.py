@@ -58,7 +58,9 @@ class DatasetRecord:
 
     def load(self, record: Mapping[str, Any], *, in_pass: bool = False) -> None:
         """Take over which generators the script resets, from a checkpoint."""
-        self._reset = _loader_state.of_datasets(record["now"]["generators"]).keys() - record["first"]["generators"].keys()
+        now, first = (_loader_state.of_datasets(record[name]["generators"]) for name in ("now", "first"))
+        self._reset = now.keys() - first.keys()
+        self._first = _loader_state.first_values(self._first, now, first)
         if in_pass:
             self._begun = _loader_state.of_datasets(record["begun"]["generators"])
 

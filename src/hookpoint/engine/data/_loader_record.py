@@ -40,6 +40,7 @@ class LoaderRecord:
         if not record["is_made_anew"]:
             self._seeds = record["seeds"]
             _loader_state.put_counters(loader, record["now"], record["first"], in_pass=False)
+            self._keep_first(record)
             if not record["is_seeded_anew"]:
                 _loader_state.put_generators(loader, record["now"])
             _load_dataset(loader, record)
@@ -70,10 +71,16 @@ class LoaderRecord:
         # Record the current counters, not those in the checkpoint. If the script now uses another batch size, the old size in
         # the checkpoint would look like a change that the run made.
         self.begun = {**record["begun"], "counters": _loader_state.read(loader)["counters"]}
+        self._keep_first(record)
         self.datasets.load(record, in_pass=True)
         self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
+
+    def _keep_first(self, record: Mapping[str, Any]) -> None:
+        """Take over the first values of the counters from a checkpoint, if an earlier run of this process saved it."""
+        kept = _loader_state.first_values(*(one["counters"] for one in (self._first, record["now"], record["first"])))
+        self._first = {**self._first, "counters": kept}
 
     def state_of(self, loader: Any) -> dict[str, Any]:
         has_dataset_state = _has_state(loader) and has_index(loader) and not loader.num_workers and _has_state(loader.dataset)

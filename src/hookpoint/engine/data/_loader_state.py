@@ -80,6 +80,14 @@ def put_counters(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any]
                     attributes[name] = kept
 
 
+def first_values(values: Mapping[str, Any], now: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values, with the `first` value of a checkpoint for each value that has not changed since the checkpoint.
+
+    An earlier run of this process has changed such a value, not the script. A new process starts from the first value again.
+    """
+    return {**values, **{key: first[key] for key in first if is_same(values.get(key), now.get(key))}}
+
+
 def seeds(loader: Any) -> list[int]:
     """Return the initial seeds of the loader's generators. Reseeding a generator changes its initial seed."""
     return [one.initial_seed() for one in _generators(loader).values() if isinstance(one, torch.Generator)]
