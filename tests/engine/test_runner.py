@@ -572,6 +572,16 @@ def test_max_steps_counts_steps_and_not_batches(runner, batches):
     assert runner(accumulate=2).fit(iter(batches), epochs=1, max_steps=3).step == 3
 
 
+def test_max_steps_reached_as_stop_epoch_ends_the_epoch_still_validates_and_steps_the_scheduler(net, batches):
+    stop_epoch = LambdaCallback(on_train_iter_end=lambda run: run.stop_epoch())
+    model, optimizer = net()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    runner = Runner(model, optimizer, mse, lr_scheduler=scheduler, accumulate=2, callbacks=[stop_epoch])
+    run = runner.fit(batches, batches, epochs=3, max_steps=1)  # the step of an incomplete window
+    assert (run.step, run.iteration, run.epoch) == (1, 1, 1)
+    assert len(run.monitors.get_history("val_loss")) == scheduler.last_epoch == 1
+
+
 @pytest.mark.parametrize("as_callback", [False, True])
 def test_max_steps_beyond_the_length_of_the_loader_resumes_exactly(net, batches, tmp_path, as_callback):
     class TooShort:

@@ -251,7 +251,7 @@ class Runner:
             for _ in run.epochs(run.max_epochs):
                 self._train_epoch(run, train, max_steps)
                 is_over = max_steps is not None and run.step >= max_steps
-                if not machine.scopes.cut_short or not (is_over or machine.verdicts.stop):
+                if not machine.scopes.cut_short or not machine.verdicts.stop:
                     if val is not None and schedule.take(run, "epoch"):
                         evaluate(machine, val)
                     if not self._steps_lr_with_optimizer:
