@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from hookpoint import Callback, Loop
-from hookpoint.callbacks import JSONWriter
+from hookpoint.callbacks import JSONWriter, ModelSaver
 from hookpoint.core.errors import BadArgument
 
 
@@ -28,3 +29,28 @@ def test_a_single_monitor_needs_no_list(tmp_path):
 
 class OnlyOne(Callback):
     def on_run_end(self): ...
+
+
+def test_a_loop_with_a_saver_warns_if_its_checkpoints_lack_what_the_script_trains(tmp_path, caplog):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    given = {"model": model, "optimizer": optimizer}
+
+    def warned(epochs=1, saver=ModelSaver, **objects):
+        caplog.clear()
+        with Loop([saver()], extra_callbacks=[], monitors=[], workdir=tmp_path / "".join(objects), **objects) as run:
+            for _ in run.epochs(epochs):
+                for batch in run.batches([1]):
+                    run.log(loss=batch)
+        return [record.getMessage().partition(";")[0] for record in caplog.records]
+
+    nothing = "the checkpoints of this run contain no model and no optimizer, so they cannot restore what the script trains"
+    assert warned() == [nothing]
+    assert warned(saver=Callback, criterion=None) == []
+    assert warned(optimizer=optimizer) == ["the checkpoints of this run contain no model"]
+    assert warned(model=model) == warned(**given) == warned(state={"ours": model}) == []
+    assert warned(epochs=2, **given) == warned(epochs=2, state={"ours": model}) == []
+    from_scratch = "the checkpoint contains no optimizer: if the script uses one, it starts from scratch"
+    assert warned(epochs=2, model=model) == [from_scratch]
+    model.requires_grad_(False)
+    assert warned(epochs=3, model=model) == []

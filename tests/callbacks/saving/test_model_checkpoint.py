@@ -4,6 +4,7 @@ import math
 import re
 
 import pytest
+import torch
 
 from hookpoint import Callback, Every
 from hookpoint.callbacks import CheckpointConfig, ModelCheckpoint
@@ -88,7 +89,7 @@ def test_save_best_only_keeps_the_best_whatever_the_retention_rules(train_on_dis
 
 def test_validation_at_the_end_of_epochs_counts_with_any_schedule(train_on_disk, disk, caplog, scores):
     config = CheckpointConfig(save_checkpoint_steps=2)
-    train_on_disk([ModelCheckpoint(monitor="score", config=config)], scores(2.0, 1.0))
+    train_on_disk([ModelCheckpoint(monitor="score", config=config)], scores(2.0, 1.0), model=torch.nn.Linear(1, 1))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 6]
     assert caplog.messages == []
 

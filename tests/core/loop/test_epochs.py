@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import hookpoint
 from hookpoint import Callback, LambdaCallback
@@ -18,7 +19,8 @@ def test_a_second_loop_whose_epochs_are_already_done_warns(caplog):
 
 def test_a_second_loop_in_a_resumed_run_warns_too(tmp_path, caplog, capsys):
     def train(*totals):
-        with hookpoint.Loop([ModelSaver()], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+        model = torch.nn.Linear(1, 1).requires_grad_(False)
+        with hookpoint.Loop([ModelSaver()], model=model, workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
             return [list(run.epochs(total)) for total in totals]
 
     assert (train(2), train(3, 1)) == ([[1, 2]], [[3], []])

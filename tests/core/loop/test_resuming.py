@@ -357,7 +357,7 @@ class Counter(Callback):
 def test_added_and_removed_callbacks_are_reported_and_no_state_is_dropped(caplog, disk):
     def run_it(names, epochs):
         callbacks = [Counter(name) for name in names]
-        with Loop([Saver(), *callbacks], store=disk) as run:
+        with Loop([Saver(), *callbacks], store=disk, model=Weights()) as run:
             for _ in run.epochs(epochs):
                 for _ in run.batches([1, 2]):
                     pass
@@ -414,7 +414,7 @@ class WriteOnly(Forgetful):
 )
 def test_state_of_a_class_without_state_methods_is_reported_and_kept(changed, said, caplog, disk):
     def run_it(counter, epochs):
-        with Loop([Saver().when(Every(epochs=1)), counter], store=disk) as run:
+        with Loop([Saver().when(Every(epochs=1)), counter], store=disk, model=Weights()) as run:
             for _ in run.epochs(epochs):
                 list(run.batches([1, 2]))
         return counter
@@ -669,7 +669,7 @@ class Ticks(Callback):
 
 def fired(disk, schedule, epochs, *, kill_at=None):
     ticks = Ticks().when(schedule)
-    with suppress(Killed), Loop([Saver().when(Every(steps=1)), ticks], store=disk) as run:
+    with suppress(Killed), Loop([Saver().when(Every(steps=1)), ticks], store=disk, model=Weights()) as run:
         for _ in run.epochs(epochs):
             for _ in run.batches(range(10)):
                 if run.step == kill_at:

@@ -60,6 +60,22 @@ def user_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
     return parts
 
 
+def not_saved(parts: Mapping[str, Any], *, resumes: bool) -> str | None:
+    """Return a message about a model or an optimizer that checkpoints lack, or None. `parts` are a loop's objects by name."""
+    saved = [name for name, part in parts.items() if has_state(part)]
+    if not saved:
+        return (
+            "the checkpoints of this run contain no model and no optimizer, so they cannot restore what the script trains; "
+            "pass model=, optimizer= or state={...} to Loop"
+        )
+    if set(saved) <= {"optimizer", "lr_scheduler"}:
+        return "the checkpoints of this run contain no model; pass model= to Loop"
+    trains = any(getattr(parameter, "requires_grad", False) for _, parameter in named_parameters(parts.get("model")))
+    if resumes and trains and set(saved) <= {"model", "criterion"}:
+        return "the checkpoint contains no optimizer: if the script uses one, it starts from scratch; pass optimizer= to Loop"
+    return None
+
+
 def gradients_of(model: Any) -> dict[str, Any]:
     """Return the gradients accumulated so far, by parameter name."""
     return {name: parameter.grad for name, parameter in named_parameters(model) if parameter.grad is not None}

@@ -21,7 +21,7 @@ from hookpoint.core.checkpoint.positions import Entered
 from hookpoint.core.checkpoint.rank_state import state_for_rank
 from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
 from hookpoint.core.checkpoint.script_schedules import changed_schedules
-from hookpoint.core.checkpoint.stateful import has_state, load_state, restore_gradients
+from hookpoint.core.checkpoint.stateful import has_state, load_state, not_saved, restore_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
 from hookpoint.core.data.list_digest import list_digest
 from hookpoint.core.errors import BadLoop, CannotResume
@@ -99,6 +99,9 @@ class Resuming:
             self._crashes.reached(self._clocks.moment)
             self.has_resumed = run.resuming = True
             self._objects.logbook.is_muted = run.monitors.is_muted = True
+        lacking = not_saved(self._stateful, resumes=self.has_resumed) if self._saving.saves else None
+        if lacking is not None and run.is_chief and not self._is_quiet:
+            logger.warning("%s", lacking)
 
     def _check_crashes(self, store: ResumableStore, resume: Resume) -> None:
         """Raise CannotResume if the run keeps crashing at the same point in training, unless the user sets `resume`."""
