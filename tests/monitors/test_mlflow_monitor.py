@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+import torch
 
 from hookpoint import Loop
 from hookpoint.core.loop import loop as core_loop
@@ -71,7 +72,7 @@ def assert_whole(client, found):
 def test_values_settings_and_status_are_in_the_database(go, client, tmp_path, uri, capfd, caplog):
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.1, "betas": (0.9, 0.99), "params": []}])
     monitor = MLflowMonitor(uri, experiment="mine", params={"seed": 1, "api_key": "abc", "db": "postgres://me:pw@host/x"})
-    go(monitor=monitor, name="a run", optimizer=optimizer, config={"depth": 18})
+    go(monitor=monitor, name="a run", model=torch.nn.Linear(1, 1), optimizer=optimizer, config={"depth": 18})
     found = client.get_run(run_id(tmp_path))
     assert found.info.run_name == "a run"
     assert found.info.status == "FINISHED"

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+import torch
 
 from hookpoint import Loop
 from hookpoint.core.loop import loop as core_loop
@@ -126,7 +127,7 @@ def test_values_settings_and_exit_code_are_in_the_file(go, tmp_path, capfd, capl
     monitor = WandbMonitor("mine", mode="offline", params={"seed": 1, "api_key": "abc"})
     hooks = sys.exit, sys.excepthook, signal.getsignal(signal.SIGINT), sys.stdout, sys.stderr
     before, environment = set(threading.enumerate()), dict(os.environ)
-    go(tmp_path, monitor=monitor, optimizer=optimizer, config={"depth": 18})
+    go(tmp_path, monitor=monitor, model=torch.nn.Linear(1, 1), optimizer=optimizer, config={"depth": 18})
     (found,) = written(tmp_path)
     assert found.project == "mine"
     assert_rows(found.rows, [2, 4, 6, 8, 10, 12])

@@ -78,6 +78,7 @@ def test_a_resumed_epoch_has_the_rate_of_the_whole_epoch(train_sizes, cut_off, s
     assert run.monitors.get_history(SAMPLES) == [(4, 10 / 8)]
 
 
+@pytest.mark.filterwarnings("ignore:this train pass has no batches")
 def test_without_a_step_nothing_is_logged(train_sizes, clock):
     run = train_sizes([measured(clock=clock)], sizes=())
     assert STEPS not in run.metrics

@@ -35,9 +35,10 @@ def test_a_stopped_run_continues_with_a_larger_n(train, disk):
 
 
 def test_a_resumed_run_with_no_steps_left_warns(train, disk, caplog):
-    train([MaxSteps(4), ModelSaver()], epochs=5, store=disk)
+    frozen = torch.nn.Linear(1, 1).requires_grad_(False)
+    train([MaxSteps(4), ModelSaver()], epochs=5, store=disk, model=frozen)
     assert not caplog.records
-    train([MaxSteps(4), ModelSaver()], epochs=5, store=disk)
+    train([MaxSteps(4), ModelSaver()], epochs=5, store=disk, model=frozen)
     assert caplog.messages == ["MaxSteps: already at step 4, nothing to train; raise n to resume"]
 
 

@@ -85,6 +85,7 @@ def test_without_a_watcher_points_call_the_compiled_functions():
                 assert dispatch.__globals__["h0"] == getattr(callbacks[0], point)
 
 
+@pytest.mark.filterwarnings("ignore:this train pass has no batches")
 def test_several_watchers_nest_around_each_call(train):
     order = []
 

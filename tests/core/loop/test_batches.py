@@ -424,6 +424,15 @@ def test_a_used_up_iterator_warns(mode):
             assert list(run.batches(letters, mode=mode)) == []
 
 
+@pytest.mark.parametrize("empty", [[], ""], ids=["list", "text"])
+def test_training_on_nothing_warns(empty):
+    with Loop([]) as run:
+        with pytest.warns(HookpointWarning, match="^this train pass has no batches: the loader yields nothing"):
+            assert list(run.batches(empty)) == []
+        assert list(run.batches(empty, mode="val")) == []
+        assert list(run.batches([1])) == [1]
+
+
 def test_an_iterator_that_has_more_batches_can_be_read_in_several_passes():
     letters = iter("abc")
     with Loop([]) as run:

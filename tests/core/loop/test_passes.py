@@ -65,6 +65,7 @@ def test_any_iterable_is_accepted_as_a_loader(loader, mode):
     assert run.epoch_complete
 
 
+@pytest.mark.filterwarnings("ignore:this train pass has no batches")
 @pytest.mark.parametrize("loader", ["", iter("")], ids=["sized", "unsized"])
 @pytest.mark.parametrize("mode", ["train", "val", "pred"])
 def test_an_empty_loader_makes_a_pass_without_iterations(loader, mode):

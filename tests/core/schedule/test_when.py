@@ -11,6 +11,8 @@ from hookpoint import After, At, Before, Between, Callback, Every, If, LambdaCal
 from hookpoint.core.errors import BadSchedule
 from hookpoint.core.loop.loop import Loop
 
+pytestmark = pytest.mark.filterwarnings("ignore:this train pass has no batches")
+
 
 class Trigger(Callback):
     """Record where it was triggered: (epoch, iteration, "iter" or "epoch")."""

@@ -427,6 +427,14 @@ def test_a_url_raises_and_nothing_is_created(tmp_path, monkeypatch, url, kind, m
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("make", [Loop, partial(Runner, torch.nn.Linear(1, 1))])
+def test_an_empty_workdir_raises(tmp_path, monkeypatch, make):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadLoop, match=r"^workdir is empty, and would be the current folder"):
+        make(workdir="")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("workdir", ["~/runs/mine", "~", Path("~/runs")])
 @pytest.mark.parametrize("make", [Loop, partial(Runner, torch.nn.Linear(1, 1))])
 def test_a_workdir_in_an_unexpanded_home_folder_raises(tmp_path, monkeypatch, workdir, make):
@@ -459,7 +467,8 @@ def put_foreign(workdir):
 
 
 def train_an_epoch_more(workdir, epochs):
-    with hookpoint.Loop([ModelSaver()], workdir=workdir, extra_callbacks=[], monitors=[]) as run:
+    model = torch.nn.Linear(1, 1).requires_grad_(False)
+    with hookpoint.Loop([ModelSaver()], model=model, workdir=workdir, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(epochs):
             for _ in run.batches(range(2)):
                 pass

@@ -68,7 +68,7 @@ def not_saved(parts: Mapping[str, Any], *, resumes: bool) -> str | None:
             "the checkpoints of this run contain no model and no optimizer, so they cannot restore what the script trains; "
             "pass model=, optimizer= or state={...} to Loop"
         )
-    if set(saved) <= {"optimizer", "lr_scheduler"}:
+    if set(saved) <= {"optimizer", "criterion", "lr_scheduler"}:
         return "the checkpoints of this run contain no model; pass model= to Loop"
     trains = any(getattr(parameter, "requires_grad", False) for _, parameter in named_parameters(parts.get("model")))
     if resumes and trains and set(saved) <= {"model", "criterion"}:

@@ -36,7 +36,7 @@ class Pass:
     loader: Iterable[Any]
     mode: Mode
     is_side: bool = False
-    is_reused: bool = False  # whether the loader is an iterator that an earlier pass has read
+    why_empty: str | None = None  # why the pass has no batches, if it has none; None if that is not worth a warning
     is_train: bool = field(init=False)
     is_open: bool = False
     is_closing: bool = False

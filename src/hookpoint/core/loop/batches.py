@@ -119,13 +119,8 @@ class BatchLoop:
             resolutions = pass_.resolutions
             yield iterations(machine, pass_)
             complete = pass_.is_exhausted
-            if complete and pass_.is_reused and not pass_.batches_seen:
-                warnings.warn(
-                    f"this {pass_.mode} pass has no batches: an earlier pass has used up the iterator. Pass a list or a loader"
-                    f" to run.batches, or create the iterator in every epoch.",
-                    HookpointWarning,
-                    stacklevel=2,
-                )
+            if complete and pass_.why_empty is not None and not pass_.batches_seen:
+                warnings.warn(f"this {pass_.mode} pass has no batches: {pass_.why_empty}.", HookpointWarning, stacklevel=2)
             is_cut = pass_.has_lost_data or machine.pass_end.is_due(pass_)
             has_ended = complete or (pass_.resolutions == resolutions and is_cut)
             if pass_.is_open and has_ended:  # otherwise, continue with the changed handlers, or after a caught exception

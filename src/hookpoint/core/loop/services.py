@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import Keep
     from hookpoint.core.run.run_loop import EvaluateOptions, Mode, Progress
 
+USED_UP = (
+    "an earlier pass has used up the iterator. Pass a list or a loader to run.batches, or create the iterator in every epoch"
+)
+EMPTY = "the loader yields nothing. Check the dataset, the sampler and drop_last"
+
 
 class Services:
     """The services that a loop provides to its run."""
@@ -62,7 +67,8 @@ class Services:
 
     def batches(self, loader: Iterable[Any], mode: Mode) -> BatchLoop:
         batches, run = batches_over(self.machine, loader, mode), self.machine.run
-        batches.pass_.is_reused = hasattr(loader, "__next__") and (loader is run.train_loader or loader is run.val_loader)
+        is_used_up = hasattr(loader, "__next__") and (loader is run.train_loader or loader is run.val_loader)
+        batches.pass_.why_empty = USED_UP if is_used_up else EMPTY if mode == "train" else None
         return batches
 
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:

@@ -29,7 +29,12 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path merges the two slashes 
 
 
 def local_folder(workdir: str | os.PathLike[str]) -> Path:
-    """Return the workdir as a local path. Raise BadArgument if it is a URL or begins with `~`, which only a shell expands."""
+    """Return the workdir as a local path. Raise BadArgument if it is empty, is a URL, or begins with `~`.
+
+    Only a shell expands `~`.
+    """
+    if not os.fspath(workdir):
+        raise BadArgument("workdir is empty, and would be the current folder.", give='workdir="runs/mine", or workdir=None')
     if URL.match(os.fspath(workdir)):
         raise BadArgument(
             f"workdir={str(workdir)!r} is a URL; a workdir must be a local folder.",
