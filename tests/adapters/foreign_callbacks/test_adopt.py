@@ -11,7 +11,7 @@ import sys
 import packaging.version
 import pytest
 
-from hookpoint import Callback, CallbackPipeline, Hooks, Loop, adapters
+from hookpoint import Callback, CallbackPipeline, EnableCallbackIf, Hooks, Loop, adapters
 from hookpoint.core.callback.foreign import BASES, OTHER_PACKAGES
 from hookpoint.core.errors import BadArgument, CompileError, NotACallback
 
@@ -44,7 +44,7 @@ def test_an_object_is_recognized_by_the_names_of_its_base_classes(module, name):
 @pytest.mark.parametrize(("module", "name"), BASES)
 def test_an_object_is_adopted_once_however_often_a_list_is_compiled(module, name):
     theirs = base(module, name)()
-    callbacks = [theirs, CallbackPipeline([theirs])]
+    callbacks = [theirs, EnableCallbackIf(theirs, lambda run: True)]
     first, second = Hooks(callbacks), Hooks(callbacks)
     subjects = {id(entry.subject) for hooks in (first, second) for entry in hooks.entries}
     assert subjects == {id(adapters.adopt(theirs))}

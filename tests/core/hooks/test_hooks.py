@@ -7,11 +7,14 @@ import pytest
 from hookpoint import (
     Callback,
     CallbackPipeline,
+    EnableCallbackIf,
     Every,
     HookpointWarning,
     Hooks,
     LambdaCallback,
     MainCallback,
+    PeriodicTrigger,
+    ProxyCallback,
     Replace,
     StopRun,
     errors,
@@ -375,3 +378,44 @@ def test_mistakes_raise_before_anything_runs():
     with pytest.raises(errors.CompileError):
         Loop([LambdaCallback(on_setup=lambda: ran.append(1)), LambdaCallback(on_epoch_ends=lambda: None)])
     assert ran == []
+
+
+@on("on_epoch_end")
+def marked(): ...
+
+
+class Plain:
+    def on_epoch_end(self): ...
+
+
+@pytest.mark.parametrize("callback", [Count(), Plain(), marked, Count(name="mine")])
+@pytest.mark.parametrize(
+    "twice",
+    [
+        lambda callback: [callback, callback],
+        lambda callback: [callback, CallbackPipeline([callback])],
+        lambda callback: [CallbackPipeline([callback, Trigger()]), CallbackPipeline([callback])],
+    ],
+)
+def test_a_callback_that_is_in_the_list_twice_raises(callback, twice):
+    name = getattr(callback, "name", None) or getattr(callback, "__name__", type(callback).__name__)
+    with pytest.raises(errors.CompileError) as caught:
+        Loop(twice(callback))
+    assert str(caught.value) == (
+        f"{name} is in the list of callbacks twice, so each of its handlers would be called twice.\n"
+        "  keep      one of them, or create a second instance"
+    )
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        ProxyCallback,
+        lambda callback: EnableCallbackIf(callback, lambda run: True),
+        lambda callback: PeriodicTrigger(callback, every_k_epochs=2),
+        lambda callback: CallbackPipeline([callback]).when(Every(epochs=2)),
+    ],
+)
+def test_a_callback_may_also_be_in_a_wrapper_or_a_pipeline_with_a_condition(wrapped):
+    callback = Trigger()
+    Hooks([callback, wrapped(callback)])

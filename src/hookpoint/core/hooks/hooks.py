@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.callback_info import CallbackInfo, info_of
+from hookpoint.core.callback.callback_info import CallbackInfo, info_of, schedule_of
 from hookpoint.core.callback.pipeline import CallbackPipeline
+from hookpoint.core.callback.proxy_callback import ProxyCallback
 from hookpoint.core.callback.watcher import Watcher
-from hookpoint.core.errors import StopRun
+from hookpoint.core.errors import CompileError, StopRun
 from hookpoint.core.hooks._asynchronous import check_asynchronous
 from hookpoint.core.hooks._calls import calls_of, check_reads
 from hookpoint.core.hooks._contexts import Contexts
@@ -46,6 +47,7 @@ class Hooks:
         self.all_entries = entries_of(callbacks, is_in_team=is_in_team)
         for entry in self.all_entries:
             check_asynchronous(entry)
+        _reject_duplicates(self.all_entries)
         self.entries = [entry for entry in self.all_entries if entry.runs_on(rank, local_rank)]
         # Callbacks that read metrics receive means over all ranks. This set therefore also contains the metrics that only
         # callbacks on other ranks read.
@@ -307,6 +309,26 @@ class Hooks:
             if calls:
                 ordered[point] = tuple(calls)
         return ordered
+
+
+def _reject_duplicates(entries: Iterable[Entry]) -> None:
+    """Raise CompileError if the list contains a callback twice.
+
+    Wrappers, and pipelines with a schedule or a condition, may share a callback, because each may call it at different times.
+    """
+    first: dict[int, Entry] = {}
+    for entry in entries:
+        if not any(map(_changes_calls, entry.path)) and first.setdefault(id(entry.subject), entry) is not entry:
+            name = first[id(entry.subject)].name
+            raise CompileError(
+                f"{name} is in the list of callbacks twice, so each of its handlers would be called twice.",
+                keep="one of them, or create a second instance",
+            )
+
+
+def _changes_calls(pipeline: Any) -> bool:
+    has_gate = getattr(pipeline, "gate", None) is not None
+    return has_gate or schedule_of(pipeline) is not None or isinstance(pipeline, ProxyCallback) or overrides_run(pipeline)
 
 
 def _is_of_user(subject: Any) -> bool:
