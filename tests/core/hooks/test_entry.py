@@ -489,3 +489,40 @@ def test_a_pipeline_schedule_needs_only_one_callback_with_a_trigger():
     triggers = LambdaCallback(on_trigger=lambda: None)
     hooks = Hooks([CallbackPipeline([Saver(), triggers]).when(Every(steps=10))])
     assert [call.when for call in hooks.calls("on_iter_end")] == ["Every(steps=10)"]
+
+
+class LoadsOnly(Callback):
+    def on_epoch_end(self): ...
+
+    def load_state_dict(self, state): ...
+
+
+class PlainLoadsOnly:
+    def on_epoch_end(self): ...
+
+    def load_state_dict(self, state): ...
+
+
+class Saves(LoadsOnly):
+    def state_dict(self):
+        return {}
+
+
+@pytest.mark.parametrize("wrap", [lambda callback: callback, ProxyCallback, lambda callback: CallbackPipeline([callback])])
+@pytest.mark.parametrize("kind", [LoadsOnly, PlainLoadsOnly])
+def test_a_callback_that_loads_state_but_saves_none_raises(kind, wrap):
+    with pytest.raises(errors.CompileError) as caught:
+        Loop([wrap(kind())])
+    name = kind.__name__
+    assert str(caught.value) == (
+        f"{name} defines load_state_dict but no state_dict.\n"
+        f"  define    {name}.state_dict(self), which returns the state to save"
+    )
+
+
+def test_a_subclass_or_a_wrapper_may_define_the_method_that_saves_the_state():
+    class Wrapper(ProxyCallback):
+        def state_dict(self):
+            return {}
+
+    assert names([Saves(), Wrapper(LoadsOnly())]) == ["Saves", "LoadsOnly"]

@@ -385,11 +385,6 @@ class Forgetful(Callback):
         pass
 
 
-class ReadOnly(Forgetful):
-    def load_state_dict(self, state):
-        self.loaded = dict(state)
-
-
 class Foreign:
     """A callback that is not derived from Callback."""
 
@@ -404,15 +399,8 @@ class WriteOnly(Forgetful):
         return {"mine": 1}
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (Forgetful, "stored for later: its class has no load_state_dict"),
-        (Foreign, "stored for later: its class has no load_state_dict"),
-        (ReadOnly, "restored, but never updated in checkpoints: its class has no state_dict"),
-    ],
-)
-def test_state_of_a_class_without_state_methods_is_reported_and_kept(changed, said, caplog, disk):
+@pytest.mark.parametrize("changed", [Forgetful, Foreign])
+def test_state_of_a_class_without_state_methods_is_reported_and_kept(changed, caplog, disk):
     def run_it(counter, epochs):
         with Loop([Saver().when(Every(epochs=1)), counter], store=disk, model=Weights()) as run:
             for _ in run.epochs(epochs):
@@ -420,11 +408,10 @@ def test_state_of_a_class_without_state_methods_is_reported_and_kept(changed, sa
         return counter
 
     assert run_it(Counter(), 1).count == 2
-    changed = run_it(changed(), 2)
-    table = f"  Saver    restored\n  Counter  {said}"
+    run_it(changed(), 2)
+    table = "  Saver    restored\n  Counter  stored for later: its class has no load_state_dict"
     assert caplog.records[-1].getMessage() == f"the callbacks of this run do not match the checkpoint:\n{table}"
-    assert getattr(changed, "loaded", {"count": 2}) == {"count": 2}
-    run_it(type(changed)(), 3)
+    run_it(changed(), 3)
     caplog.clear()
     assert run_it(Counter(), 4).count == 4
     assert caplog.text == ""

@@ -1,4 +1,4 @@
-"""Options: find the values of `on_error` and `ranks` that a callback, its class, an `@on` decorator or a pipeline sets."""
+"""Options: find and check what a callback, its class, an `@on` decorator or a pipeline sets, such as `on_error` and `ranks`."""
 
 from __future__ import annotations
 
@@ -62,6 +62,20 @@ def reject_ineffective(pipeline: Callback) -> None:
     if given:
         name, option = kind.__name__, given[0]
         raise CompileError(f"{name} is a pipeline and cannot set {option}.", set=f"{option} on a callback in {name}")
+
+
+def reject_unsaved_state(holder: Any) -> None:
+    """Raise CompileError if a callback loads state that it never saves. In a resumed run, it would start from scratch."""
+    if has_own(holder, "load_state_dict") and not has_own(holder, "state_dict"):
+        name = type(holder).__name__
+        cure = f"{name}.state_dict(self), which returns the state to save"
+        raise CompileError(f"{name} defines load_state_dict but no state_dict.", define=cure)
+
+
+def has_own(subject: Any, method: str) -> bool:
+    """Return whether a callback has a method that is not inherited from the base class Callback."""
+    bound = getattr(subject, method, None)
+    return bound is not None and getattr(bound, "__func__", None) is not getattr(Callback, method)
 
 
 def _sets(options: Any, option: str) -> bool:

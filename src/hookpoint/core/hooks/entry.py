@@ -18,7 +18,15 @@ from hookpoint.core.callback.on import marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.callback.proxy_callback import ProxyCallback, holder_of_state, through_proxies
 from hookpoint.core.errors import CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
-from hookpoint.core.hooks._entry_options import marked_options, names_in, option_of, reject_ineffective, setter
+from hookpoint.core.hooks._entry_options import (
+    has_own,
+    marked_options,
+    names_in,
+    option_of,
+    reject_ineffective,
+    reject_unsaved_state,
+    setter,
+)
 from hookpoint.core.hooks._idle_class import fetches_in_step, fetches_of, reject_idle_class
 from hookpoint.core.hooks._overridden_run import (
     BESIDE_RUN,
@@ -72,7 +80,7 @@ class Entry:
     reads_on_some_ranks: bool = False  # whether a metric that the callback reads is logged on some ranks only
     catches_stops: bool = False  # convert StopRun to a stop request, because another trainer would not catch it
     background: Background | None = None  # calls the handlers of an asynchronous callback; None outside a run
-    carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load, or cannot save again
+    carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load
 
     @property
     def called(self) -> list[Handler]:
@@ -104,7 +112,7 @@ class Entry:
     @property
     def has_own_state(self) -> bool:
         """Whether the callback, or a wrapper around it, saves state."""
-        return _has_own(holder_of_state(self.subject, proxies_of(self.path)), "state_dict")
+        return has_own(holder_of_state(self.subject, proxies_of(self.path)), "state_dict")
 
     @property
     def reads_by_steps(self) -> bool:
@@ -207,12 +215,10 @@ class Entry:
             armed.restore(saved["schedules"].get(key), when)
 
     def not_restored(self) -> str:
-        """Return a phrase that says what happens to saved state, or "" if the class has `state_dict` and `load_state_dict`."""
-        holder = holder_of_state(self.subject, proxies_of(self.path))
-        saves, loads = (_has_own(holder, method) for method in ("state_dict", "load_state_dict"))
-        if loads:
-            return "" if saves else "restored, but never updated in checkpoints: its class has no state_dict"
-        return f"{'not restored' if saves else 'stored for later'}: its class has no load_state_dict"
+        """Return a phrase that says what happens to saved state, or "" if the class has `load_state_dict`."""
+        if has_own(holder_of_state(self.subject, proxies_of(self.path)), "load_state_dict"):
+            return ""
+        return f"{'not restored' if self.has_own_state else 'stored for later'}: its class has no load_state_dict"
 
     def fail(self, point: str, error: Exception) -> None:
         """Count and log a failure. Disable the callback if its error policy requires it."""
@@ -228,11 +234,6 @@ class Entry:
 def proxies_of(path: tuple[Callback, ...]) -> tuple[ProxyCallback, ...]:
     """Return the wrappers directly around a callback, outermost first."""
     return tuple(callback for callback in path if isinstance(callback, ProxyCallback))
-
-
-def _has_own(subject: Any, method: str) -> bool:
-    bound = getattr(subject, method, None)
-    return bound is not None and getattr(bound, "__func__", None) is not getattr(Callback, method)
 
 
 def is_not_empty(saved: Mapping[str, Any]) -> bool:
@@ -328,6 +329,7 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
             raise NotACallback(f"{subject!r} is not a callback: it has no method named after a point.", write=write)
         reject_idle_class(subject, Callback)
     proxies = proxies_of(path)
+    reject_unsaved_state(holder_of_state(subject, proxies))
     handlers = through_proxies(handlers, proxies)
     name = next(filter(None, map(_own_name, (*proxies, subject))), type(subject).__name__)
     is_main = isinstance(subject, MainCallback)
