@@ -273,3 +273,56 @@ def test_a_checkpoint_that_waits_for_a_step_is_not_lost(disk):
                 optimizer.hook(optimizer, (), {})
     assert (saver.best.value, saver.best.step) == (1.0, 1)
     assert [step for step, tags in disk.saved if "best-val_score" in tags] == [2]
+
+
+def warnings_of(saver, metric, caplog, store):
+    with Loop([saver], store=store) as run:
+        for _ in run.batches([1]):
+            run.log(metric, 1.0)
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("saver", "warning"),
+    [
+        (
+            MinSaver("val_acc"),
+            'MinSaver(val_acc) keeps the lowest val_acc. To keep the highest, use MaxSaver("val_acc")',
+        ),
+        (
+            MinSaver("val_loss", reverse=True),
+            'MinSaver(val_loss) keeps the highest val_loss. To keep the lowest, use MinSaver("val_loss")',
+        ),
+        (
+            MaxSaver("val_loss"),
+            'MaxSaver(val_loss) keeps the highest val_loss. To keep the lowest, use MinSaver("val_loss")',
+        ),
+        (
+            TopKSaver("val_acc"),
+            'TopKSaver(val_acc) keeps the lowest val_acc. To keep the highest, use TopKSaver("val_acc", mode="max")',
+        ),
+    ],
+)
+def test_a_saver_that_keeps_the_worst_values_warns(saver, warning, caplog, disk):
+    assert warnings_of(saver, saver.monitor_stat, caplog, disk) == [warning]
+
+
+@pytest.mark.parametrize(
+    "saver",
+    [
+        MaxSaver("val_acc"),
+        MinSaver("val_acc", reverse=True),
+        MinSaver("val_loss"),
+        TopKSaver("val_acc", mode="max"),
+        MaxSaver("neg_loss"),
+        MinSaver("acc_drop"),
+        MinSaver("score"),
+    ],
+)
+def test_a_saver_of_the_best_values_or_of_an_ambiguous_metric_does_not_warn(saver, caplog, disk):
+    assert warnings_of(saver, saver.monitor_stat, caplog, disk) == []
+
+
+def test_only_the_chief_warns_of_a_saver_that_keeps_the_worst_values(caplog, disk, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert warnings_of(MinSaver("val_acc"), "val_acc", caplog, disk) == []

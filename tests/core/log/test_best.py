@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hookpoint.core.log.best import Best, mode_of
+from hookpoint.core.log.best import Best, clear_mode_of, mode_of
 
 
 def taken(best, values):
@@ -112,3 +112,27 @@ def test_auto_infers_the_mode_from_the_name(metric, mode):
 
 def test_an_explicit_mode_takes_precedence_over_the_name():
     assert mode_of("loss", "max") == "max"
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [
+        ("acc", "max"),
+        ("val_acc", "max"),
+        ("Train/Accuracy", "max"),
+        ("val-error-top1", "min"),
+        ("val_loss", "min"),
+        ("val", None),
+        ("neg_loss", None),
+        ("loss_scale", None),
+        ("acc_drop", None),
+        ("acc_loss", None),
+        ("lossless", None),
+        ("f1", None),
+        ("map", None),
+        ("score", None),
+        ("", None),
+    ],
+)
+def test_only_an_accuracy_an_error_or_a_loss_has_a_clear_mode(metric, mode):
+    assert clear_mode_of(metric) == mode

@@ -12,7 +12,7 @@ from hookpoint.callbacks.saving._top_k import TopK
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument
-from hookpoint.core.log.best import Best
+from hookpoint.core.log.best import Best, clear_mode_of
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
@@ -115,6 +115,16 @@ class MetricSaver(TrackingSaver):
         keep: Keep = ranking if isinstance(ranking, TopK) else KeepNewest(1)
         super().__init__({self.tag: keep}, monitor_stat, ranking, self.tag, **options)
         set_default_name(self, f"{owner}({monitor_stat})")
+
+    def on_setup(self, run: Run) -> None:
+        super().on_setup(run)
+        metric, better = self.monitor_stat, clear_mode_of(self.monitor_stat)
+        if run.is_chief and better not in (None, self._ranking.mode):
+            kept, lost = ("lowest", "highest") if better == "max" else ("highest", "lowest")
+            write = f'{"MaxSaver" if better == "max" else "MinSaver"}("{metric}")'
+            if isinstance(self._ranking, TopK):
+                write = f'TopKSaver("{metric}", mode="{better}")'
+            logger.warning("%s keeps the %s %s. To keep the %s, use %s", self.name, kept, metric, lost, write)
 
     @property
     def best(self) -> Best:

@@ -14,6 +14,10 @@ Mode = Literal["min", "max"]
 LOWER_IS_BETTER = {"cer", "err", "error", "loss", "mae", "mape", "mse", "nll", "perplexity", "ppl", "rmse", "wer", "wrong"}
 HIGHER_IS_BETTER = set("acc accuracy auc auroc bleu dice f1 iou map miou precision psnr recall".split())  # noqa: SIM905
 
+# Names with only these words, such as "val_acc" and "val-error-top1", are unambiguous. "neg_loss" and "acc_drop" are not.
+CLEAR = {"acc", "accuracy", "error", "loss"}
+PREFIXES = {"eval", "test", "top", "train", "val", "valid", "validation"}
+
 
 class Best:
     """Track the best value so far, and its step or moment.
@@ -87,3 +91,15 @@ def mode_of(metric: str, mode: str) -> Mode:
     if bool(words & LOWER_IS_BETTER) == bool(words & HIGHER_IS_BETTER):
         raise BadArgument(f"mode='auto': the name '{metric}' is ambiguous.", write="mode='min' or mode='max'")
     return "min" if words & LOWER_IS_BETTER else "max"
+
+
+def clear_mode_of(metric: str) -> Mode | None:
+    """Return the mode of an accuracy, an error or a loss. Return None for any other name, even if `mode_of` infers a mode.
+
+    >>> clear_mode_of("val_acc"), clear_mode_of("neg_loss"), clear_mode_of("val/SMA")
+    ('max', None, None)
+    """
+    words = set(re.findall("[a-z]+", metric.lower())) - PREFIXES
+    if not words or not words <= CLEAR or (words & LOWER_IS_BETTER and words & HIGHER_IS_BETTER):
+        return None
+    return mode_of(metric, "auto")
