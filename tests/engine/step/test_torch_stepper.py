@@ -839,3 +839,44 @@ def test_an_optimizer_without_hooks_steps_with_each_batch(net, batches):
     run = Runner(model, Plain(model.parameters()), mse).fit(batches, epochs=1)
     assert run.step == 5
     assert torch.equal(model.weight, bare(net, batches))
+
+
+@pytest.mark.parametrize(
+    ("convert", "got"),
+    [
+        (torch.Tensor.item, "a float"),
+        (torch.Tensor.detach, "a tensor without one"),
+        (lambda loss: loss.detach().numpy()[()], "a float32"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}])
+def test_a_loss_without_a_gradient_raises_with_the_reason(runner, batches, convert, got, options):
+    seen = []
+    one = runner(
+        LambdaCallback(on_iter_error=lambda error: seen.append(error)),
+        criterion=lambda outputs, targets: convert(mse(outputs, targets)),
+        **options,
+    )
+    with pytest.raises(BadLoop) as caught:
+        one.fit(batches, epochs=1)
+    assert str(caught.value) == (
+        f"the loss must be a scalar tensor with a gradient, got {got}.\n"
+        "  return    the tensor itself as the loss, without .item(), .detach() or float()\n"
+        "  check     that the loss is computed from outputs of the model, and that the model is not frozen"
+    )
+    assert caught.value.__notes__ == ["in the step of batch 0, (float32[4, 3], float32[4, 2]) (step 0, rank 0)"]
+    assert seen == [caught.value]
+    assert one.validate(batches)["val_loss"] > 0
+
+
+def test_a_float_as_the_fp16_loss_raises_with_the_reason(runner, batches):
+    with pytest.raises(BadLoop, match="the loss must be a scalar tensor with a gradient, got a float"):
+        runner(criterion=lambda outputs, targets: 1.0, precision="fp16").fit(batches, epochs=1)
+
+
+def test_an_unrelated_error_of_a_step_keeps_its_type_if_the_loss_has_no_gradient(runner, batches):
+    def fail(run):
+        raise RuntimeError("unrelated")
+
+    with pytest.raises(RuntimeError, match="unrelated"):
+        runner(LambdaCallback(on_backward_begin=fail), criterion=lambda outputs, targets: 1.0).fit(batches, epochs=1)

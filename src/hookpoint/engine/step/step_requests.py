@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import torch
+
 from hookpoint.core.errors import BadLoop, StopRun
 from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import Run, now_of, set_payload
 from hookpoint.core.run_view import Dispatch
 from hookpoint.engine.data.as_loader import described
+
+# Parts of the messages that torch and Python raise for the backward pass of a number or of a tensor without a gradient.
+NO_GRADIENT = ("has no attribute 'backward'", "does not require grad", "outputs must be a Tensor")
 
 
 def wants(now: Iteration, part: str) -> bool:
@@ -42,10 +47,21 @@ def is_computed(forward: Dispatch, run: Run) -> bool:
 
 
 def recovered(run: Run, now: Iteration, error: Exception) -> bool:
-    """Fire on_iter_error for a failed step. Return whether a callback has asked to retry or skip the step."""
+    """Fire on_iter_error for a failed step. Return whether a callback has asked to retry or skip the step.
+
+    If no callback has asked for this, and the step failed because its loss has no gradient, raise BadLoop.
+    """
     if isinstance(error, StopRun):
         return False
-    error.add_note(f"in the step of batch {now.batch_idx}, {described(now.batch)} (step {run.step}, rank {run.rank})")
+    explained = _explained(run, now, error)
+    explained.add_note(f"in the step of batch {now.batch_idx}, {described(now.batch)} (step {run.step}, rank {run.rank})")
+    is_handled = _is_handled(run, now, explained)
+    if explained is not error and not is_handled:
+        raise explained from error
+    return is_handled
+
+
+def _is_handled(run: Run, now: Iteration, error: Exception) -> bool:
     handle = run.hooks.dispatch("on_iter_error", mode=run.mode)
     if handle is None:
         return False
@@ -56,3 +72,17 @@ def recovered(run: Run, now: Iteration, error: Exception) -> bool:
     finally:
         set_payload(run, {})  # the error's traceback keeps tensors alive, and a retry may need their memory
     return now.is_discarded
+
+
+def _explained(run: Run, now: Iteration, error: Exception) -> Exception:
+    """Return an error that explains the loss if the backward pass failed because the loss has no gradient."""
+    loss, is_tensor = now.loss, isinstance(now.loss, torch.Tensor)
+    has_gradient = loss is None or (is_tensor and loss.requires_grad)
+    if run.mode != "train" or has_gradient or not any(part in str(error) for part in NO_GRADIENT):
+        return error
+    got = "a tensor without one" if is_tensor else f"a {type(loss).__name__}"
+    return BadLoop(
+        f"the loss must be a scalar tensor with a gradient, got {got}.",
+        **{"return": "the tensor itself as the loss, without .item(), .detach() or float()"},
+        check="that the loss is computed from outputs of the model, and that the model is not frozen",
+    )
