@@ -315,3 +315,41 @@ def test_a_metric_named_as_in_validation_warns(runner, batches, distance, caplog
 def test_a_similar_name_is_accepted(runner, batches, distance):
     results = runner(metrics=dict.fromkeys(["val/loss", "loss2", "lr"], distance)).validate(batches)
     assert set(results) == {"val_loss", "val/loss", "val_loss2", "val_lr"}
+
+
+class Failing(Count):
+    """A metric object that fails in one of its methods."""
+
+    def __init__(self, method):
+        super().__init__()
+        setattr(self, method, self.fail)
+
+    def fail(self, *args):
+        raise ZeroDivisionError("no samples")
+
+
+class FailingCollection(Failing):
+    """A collection of metrics that fails in one of its methods."""
+
+    def keys(self):
+        return ["one"]
+
+    def values(self):
+        return [Count()]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "note"),
+    [
+        ({"a": lambda outputs, targets: 1.0, "b": lambda outputs: 1.0, "c": Count()}, "in metric 'b'"),
+        ({"a": Count(), "b": Failing("update")}, "in metric 'b'"),
+        ({"a": Count(), "b": Failing("compute")}, "in metric 'b'"),
+        (FailingCollection("compute"), "in the metrics of the FailingCollection"),
+    ],
+)
+def test_an_error_of_a_metric_names_the_metric(runner, batches, metrics, note):
+    one = runner(metrics=metrics)
+    for job in (lambda: one.fit(batches, epochs=1), lambda: one.validate(batches)):
+        with pytest.raises((TypeError, ZeroDivisionError)) as caught:
+            job()
+        assert caught.value.__notes__[0] == note

@@ -84,10 +84,16 @@ class MetricSet(Callback):
 
     def on_train_epoch_end(self, run: Run) -> None:
         is_shared = machine_of(run).scopes.passes[-1].is_shared
-        for name, metric in self._objects[str(run.mode)].items():
-            averages = is_shared and not metric_objects.syncs_across_ranks(metric)
-            for key, value in self._mean_over_ranks(name, metric, run) if averages else metric_objects.computed(name, metric):
-                run.log(key, value)
+        name, metric = "", None
+        try:
+            for name, metric in self._objects[str(run.mode)].items():
+                averages = is_shared and not metric_objects.syncs_across_ranks(metric)
+                values = self._mean_over_ranks(name, metric, run) if averages else metric_objects.computed(name, metric)
+                for key, value in values:
+                    run.log(key, value)
+        except Exception as error:
+            _add_note(error, name, metric)
+            raise
 
     on_val_epoch_end = on_train_epoch_end
 
@@ -109,18 +115,22 @@ class MetricSet(Callback):
             )
         if targets is None:
             targets = targets_in(run.batch)
-        scores = None
-        with torch.no_grad():
-            for name, metric in (*self._functions.items(), *self._objects[mode].items()):
-                given = outputs
-                if name in self._takes_tensors and not isinstance(outputs, torch.Tensor):
-                    given = scores = metric_objects.scores_in(outputs, metric) if scores is None else scores
-                if name in self._functions:
-                    run.log(name, metric(given, targets))
-                elif self._copies and mode == "train":
-                    metric.update(*map_tensors((given, targets), torch.clone))
-                else:
-                    metric.update(given, targets)
+        scores, name, metric = None, "", None
+        try:
+            with torch.no_grad():
+                for name, metric in (*self._functions.items(), *self._objects[mode].items()):
+                    given = outputs
+                    if name in self._takes_tensors and not isinstance(outputs, torch.Tensor):
+                        given = scores = metric_objects.scores_in(outputs, metric) if scores is None else scores
+                    if name in self._functions:
+                        run.log(name, metric(given, targets))
+                    elif self._copies and mode == "train":
+                        metric.update(*map_tensors((given, targets), torch.clone))
+                    else:
+                        metric.update(given, targets)
+        except Exception as error:
+            _add_note(error, name, metric)
+            raise
         self._samples[mode] += now_of(run).samples
 
     def _mean_over_ranks(self, name: str, metric: Any, run: Run) -> Iterable[tuple[str, Any]]:
@@ -133,6 +143,11 @@ class MetricSet(Callback):
         total = run.reduce(samples)
         for one in metric_objects.names_of(name, metric):
             yield one, run.reduce(float(values[one]) * samples if samples else 0.0) / total
+
+
+def _add_note(error: Exception, name: str, metric: Any) -> None:
+    """Add the name of the metric that failed to its exception. A collection has no name, and is described by its class."""
+    error.add_note(f"in metric {name!r}" if name else f"in the metrics of the {type(metric).__name__}")
 
 
 def _check_names(metrics: Mapping[str, Any]) -> None:
