@@ -270,7 +270,7 @@ class Runner:
         default, it loads the newest valid checkpoint in the workdir. It does not lock the workdir, so you can evaluate a run in
         progress. A call during a fit affects neither the training nor its random numbers.
         """
-        loader = as_loader(data, batch_size, shuffle=False)
+        loader = as_loader(data, batch_size, shuffle=False, reader="validate")
         results = _checks.check_prefix(prefix)
         if self._run is not None:
             return _floats(results(self._run.evaluate(loader)))
@@ -283,13 +283,13 @@ class Runner:
 
         A call during a fit affects neither the training nor its random numbers.
         """
-        loader, host = as_loader(data, batch_size, shuffle=False), torch.device("cpu")
+        loader, host = as_loader(data, batch_size, shuffle=False, reader="predict"), torch.device("cpu")
         with nullcontext() if self._run is None else rng_kept():
             return [move(outputs, host, waits=True) for outputs in self._predictions(loader, at_once=True)]
 
     def predict_iter(self, data: Any, *, batch_size: BatchSize = AUTO) -> Iterator[Any]:
         """Yield each batch's outputs, on the device, as soon as they are computed. Otherwise, this works like `predict`."""
-        loader = as_loader(data, batch_size, shuffle=False)
+        loader = as_loader(data, batch_size, shuffle=False, reader="predict")
         return self._predictions(loader) if self._run is None else separate_rng(self._predictions(loader))
 
     def _predictions(self, loader: Iterable[Any], *, at_once: bool = False) -> Generator[Any, None, None]:

@@ -58,7 +58,7 @@ def test_a_tuple_of_arrays_is_split_into_batches_in_order(rows, sizes):
             2,
             (
                 "the items of a list are used as batches, so batch_size does not apply.\n"
-                "  write     the arrays as a tuple: fit((X, Y), ...)\n"
+                "  write     the arrays as a tuple: fit((X, Y), epochs=..., batch_size=32)\n"
                 "  drop      batch_size if the items are batches"
             ),
         ),

@@ -174,8 +174,21 @@ def test_empty_data_raises_the_error_of_an_empty_loader(runner):
 def test_separate_inputs_and_targets_raise_with_the_correct_call(runner):
     with pytest.raises(BadLoop, match=re.escape("fit((X, Y), epochs=..., batch_size=32)")):
         runner().fit(torch.ones(8, 3), torch.ones(8, 2), epochs=1, batch_size=4)
-    with pytest.raises(BadLoop, match="data is a single Tensor"):
-        runner().predict(torch.ones(8, 3))
+
+
+def test_a_single_tensor_raises_with_a_call_that_works(runner):
+    x, y, one = torch.ones(8, 3), torch.ones(8, 2), runner()
+    calls = {
+        one.validate: "validate((X, Y), batch_size=32)",
+        one.predict: "predict((X,), batch_size=32)",
+        one.predict_iter: "predict((X,), batch_size=32)",
+    }
+    for method, call in calls.items():
+        for data in (x, [x, y]):
+            with pytest.raises(BadLoop, match=re.escape(f"the arrays as a tuple: {call}")):
+                method(data, batch_size=4)
+    assert one.validate((x, y), batch_size=32).keys() == {"val_loss"}
+    assert [outputs.shape for outputs in one.predict((x,), batch_size=32)] == [(8, 2)]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,19 @@ from hookpoint.core.errors import BadData
 # None means that the items of a dataset are batches.
 BatchSize = int | Literal["auto"] | None
 AUTO: Literal["auto"] = "auto"
+Reader = Literal["fit", "validate", "predict"]
+CALLS = {
+    "fit": "fit((X, Y), epochs=..., batch_size=32)",
+    "validate": "validate((X, Y), batch_size=32)",
+    "predict": "predict((X,), batch_size=32)",
+}
 
 
-def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
+def check_data(data: Any, batch_size: BatchSize = AUTO, reader: Reader = "fit") -> None:
     """Raise BadData if the data is invalid, or if the batch size is missing, invalid or not applicable.
 
     A tuple of arrays or a dataset of samples needs a batch size. An iterable of batches does not take one.
+    The error shows how to call the method `reader`.
     """
     if batch_size not in (None, AUTO) and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
         raise BadData(f"batch_size must be an integer >= 1, got {batch_size!r}.")
@@ -28,13 +35,13 @@ def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
         elif _is_array(data):
             raise BadData(
                 f"data is a single {kind}, whose rows would be used as batches.",
-                give="the arrays as a tuple: fit((X, Y), epochs=..., batch_size=32)",
+                give=f"the arrays as a tuple: {CALLS[reader]}",
                 write="batch_size=None if its rows are batches",
             )
         elif batch_size != AUTO and isinstance(data, list) and data and all(map(_is_array, data)):
             raise BadData(
                 "the items of a list are used as batches, so batch_size does not apply.",
-                write="the arrays as a tuple: fit((X, Y), ...)",
+                write=f"the arrays as a tuple: {CALLS[reader]}",
                 drop="batch_size if the items are batches",
             )
         elif isinstance(data, dict | str | bytes):

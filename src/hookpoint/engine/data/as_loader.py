@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from hookpoint.core.data.array_batches import AUTO, BatchSize, check_data, takes_batch_size
+from hookpoint.core.data.array_batches import AUTO, BatchSize, Reader, check_data, takes_batch_size
 from hookpoint.core.fields import is_dataclass, named_fields
 
 
-def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool) -> Iterable[Any]:
+def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool, reader: Reader = "fit") -> Iterable[Any]:
     """Return a loader for a dataset, or for a tuple of tensors or arrays. Anything else is returned unchanged.
 
-    With `batch_size=None`, each item of a dataset is a batch. The loader yields these batches in order and unchanged.
+    With `batch_size=None`, each item of a dataset is a batch. The loader yields these batches in order and unchanged. The
+    error for invalid data shows how to call the method `reader`.
     """
-    check_data(data, batch_size)
+    check_data(data, batch_size, reader)
     if isinstance(data, tuple):
         data = TensorDataset(*map(torch.as_tensor, data))
     is_iterable = isinstance(data, IterableDataset)
