@@ -230,6 +230,7 @@ def test_torch_metrics_get_the_logits(runner, batches, distance):
     [
         ([len], 'metrics must map names to metrics, got list.\n  write     metrics={"len": len}'),
         (len, 'metrics must map names to metrics, got builtin_function_or_method.\n  write     metrics={"len": len}'),
+        ([lambda outputs, targets: 1], 'metrics must map names to metrics, got list.\n  write     metrics={"name": function}'),
         (Count(), 'metrics must map names to metrics, got Count.\n  write     metrics={"Count": Count}'),
         ({"count": Count}, "Count is a class; expected an instance.\n  write     Count()"),
     ],

@@ -30,7 +30,9 @@ def by_name(metrics: Any) -> dict[str, Any]:
         return {"": metrics}
     if not isinstance(metrics, Mapping):
         items = metrics if isinstance(metrics, list | tuple) else [metrics]
-        pairs = ", ".join(f'"{_name_of(metric)}": {_name_of(metric)}' for metric in items)
+        names = [_name_of(metric) for metric in items]
+        has_names = all(name.isidentifier() for name in names)  # a lambda has no name that can be written in code
+        pairs = ", ".join(f'"{name}": {name}' for name in names) if has_names else '"name": function'
         raise BadArgument(f"metrics must map names to metrics, got {type(metrics).__name__}.", write=f"metrics={{{pairs}}}")
     return dict(metrics)
 
