@@ -121,6 +121,15 @@ def test_cuda_raises_without_a_cuda_device(wanted):
     )
 
 
+@pytest.mark.parametrize("wanted", ["gpu", "cuda:first", "", 0.5, None])
+def test_an_invalid_device_raises_with_the_forms(wanted):
+    with pytest.raises(BadLoop) as caught:
+        Runner(nn.Linear(2, 2), device=wanted)
+    assert str(caught.value) == (
+        f'device={wanted!r} is not a device that torch can use.\n  use       "auto", "cpu", "cuda", "cuda:0" or "mps"'
+    )
+
+
 def test_a_model_is_moved_unless_it_is_spread_over_devices():
     one, two = nn.Linear(2, 2), spread()
     models = {"one": one, "two": two, "not a module": len}

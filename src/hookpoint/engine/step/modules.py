@@ -85,7 +85,11 @@ def choose_device(model: Any, wanted: str | torch.device) -> torch.device:
     multiple devices is not moved, and batches are moved to its first device.
     """
     if wanted != "auto":
-        device = torch.device(wanted)
+        try:
+            device = torch.device(wanted)
+        except (RuntimeError, TypeError) as error:
+            forms = '"auto", "cpu", "cuda", "cuda:0" or "mps"'
+            raise BadArgument(f"device={wanted!r} is not a device that torch can use.", use=forms) from error
         if device.type == "cuda" and not torch.cuda.is_available():
             raise BadArgument(f"device={str(wanted)!r}: no CUDA device is available.", use='device="auto" or device="cpu"')
         return device
