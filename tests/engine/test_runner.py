@@ -1548,3 +1548,19 @@ def test_an_invalid_prefix_raises(runner, batches, prefix):
     with pytest.raises(BadLoop) as caught:
         runner().validate(batches, prefix=prefix)
     assert str(caught.value) == f'prefix must be a non-empty string, got {prefix!r}.\n  write     prefix="test"'
+
+
+def test_validate_warns_if_nothing_is_measured(runner, batches, caplog):
+    one = runner(criterion=None)
+    assert one.validate(batches) == one.validate(batches, prefix="test") == {}
+    line = "validate measured nothing: pass criterion=... or metrics={...} to the Runner, or return a loss from the model"
+    assert caplog.messages == [line, line]
+
+
+def test_validate_does_not_warn_if_anything_is_measured(runner, batches, distance, caplog):
+    log = LambdaCallback(on_val_epoch_end=lambda run: run.log(extra=1))
+    assert runner(log, criterion=None).validate(batches) == {"val_extra": 1.0}
+    assert runner(criterion=None, metrics={"far": distance}).validate(batches).keys() == {"val_far"}
+    skip = LambdaCallback(on_val_iter_begin=lambda run: run.skip_batch())
+    assert runner(skip).validate(batches) == {}
+    assert caplog.messages == []

@@ -163,6 +163,14 @@ def check_prefix(prefix: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]
     return partial(renamed, prefix=prefix) if prefix != "val" else dict
 
 
+def measured(run: Run, values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the results of `validate` as floats. Warn if there are none because the Runner has nothing to measure."""
+    if not values and run.criterion is None and run.is_chief:
+        line = "validate measured nothing: pass criterion=... or metrics={...} to the Runner, or return a loss from the model"
+        logger.warning(line)
+    return {name: float(value) for name, value in values.items()}
+
+
 def check_counts(**counts: Any) -> None:
     for name, number in counts.items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:

@@ -273,10 +273,10 @@ class Runner:
         loader = as_loader(data, batch_size, shuffle=False, reader="validate")
         results = _checks.check_prefix(prefix)
         if self._run is not None:
-            return _floats(results(self._run.evaluate(loader)))
+            return _checks.measured(self._run, results(self._run.evaluate(loader)))
         with self._running() as run:
             options: dict[str, Any] = {} if prefix == "val" else {"is_side": True, "results": results}
-            return _floats(evaluate(machine_of(run), loader, **options))
+            return _checks.measured(run, evaluate(machine_of(run), loader, **options))
 
     def predict(self, data: Any, *, batch_size: BatchSize = AUTO) -> list[Any]:
         """Return a list with the outputs of each batch, on the CPU. Weights are loaded as in `validate`.
@@ -393,7 +393,3 @@ class Runner:
 
         validation.is_internal = True  # type: ignore[attr-defined]
         return validation
-
-
-def _floats(values: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in values.items()}
