@@ -6,6 +6,7 @@ import threading
 from functools import partial
 
 import pytest
+import torch
 
 import hookpoint
 from hookpoint import Callback, EnableCallbackIf, Every
@@ -276,7 +277,7 @@ def test_a_checkpoint_that_waits_for_a_step_is_not_lost(disk):
 
 
 def warnings_of(saver, metric, caplog, store):
-    with Loop([saver], store=store) as run:
+    with Loop([saver], store=store, model=torch.nn.Linear(1, 1)) as run:
         for _ in run.batches([1]):
             run.log(metric, 1.0)
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
