@@ -82,7 +82,7 @@ class Loop(core.Loop):
     ) -> None:
         from hookpoint.core.loop.options import LoopOptions, is_duration
         from hookpoint.presets._defaults import new_profile, with_defaults
-        from hookpoint.presets._scheduler_check import SchedulerCheck
+        from hookpoint.presets._step_check import StepCheck
         from hookpoint.steering.steering_option import steering_for
 
         if store is not None and checkpoint_key is not None:
@@ -113,7 +113,7 @@ class Loop(core.Loop):
             control=steering_for(workdir, control=control, new_profile=new_profile()),
             **{**backend, "store": backend.get("store") if store is None else store},
         )
-        checks = [] if lr_scheduler is None else [SchedulerCheck()]
+        checks = [] if lr_scheduler is None else [StepCheck()]
         super().__init__([*with_defaults(callbacks, extra_callbacks, monitors), *checks], options)
 
 

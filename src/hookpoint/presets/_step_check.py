@@ -9,7 +9,7 @@ from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
 
-class SchedulerCheck(Callback):
+class StepCheck(Callback):
     """Warn at the end of the first training epoch if the loop has not stepped all of its schedulers.
 
     A Runner steps its scheduler, but your own loop must do this itself. Schedulers count their steps in `last_epoch`.
