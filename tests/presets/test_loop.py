@@ -42,6 +42,7 @@ def test_a_loop_with_a_saver_warns_if_its_checkpoints_lack_what_the_script_train
             for _ in run.epochs(epochs):
                 for batch in run.batches([1]):
                     run.log(loss=batch)
+                    optimizer.step()
         return [record.getMessage().partition(";")[0] for record in caplog.records]
 
     nothing = "the checkpoints of this run contain no model and no optimizer, so they cannot restore what the script trains"

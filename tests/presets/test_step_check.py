@@ -1,4 +1,4 @@
-"""A Loop warns once about a scheduler that is never stepped."""
+"""A Loop warns once about an optimizer or a scheduler that is never stepped."""
 
 from __future__ import annotations
 
@@ -50,3 +50,21 @@ def test_a_dict_of_schedulers_is_checked_too(caplog):
         return schedulers
 
     assert len(trained(caplog, None, scheduler=make)) == 1
+
+
+@pytest.mark.parametrize(("count", "which"), [(1, "the optimizer"), (2, "the first optimizer")])
+def test_an_optimizer_that_is_never_stepped_is_warned_about_once(caplog, count, which):
+    optimizers = [torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1) for _ in range(count)]
+    with Loop(optimizer=optimizers[0] if count == 1 else optimizers, extra_callbacks=[], monitors=[]) as run:
+        for epoch in run.epochs(4):
+            for _ in run.batches([1, 2], mode="val" if epoch == 1 else "train"):
+                optimizers[-1].zero_grad()
+    line = f"{which} was not stepped in epoch 2: call optimizer.step() in the loop. run.step stays 0 until then"
+    assert [one.getMessage() for one in caplog.records] == [line]
+
+
+def test_an_optimizer_without_step_hooks_causes_no_warning(caplog):
+    with Loop(optimizer=object(), extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(1):
+            assert list(run.batches([1, 2])) == [1, 2]
+    assert caplog.records == []

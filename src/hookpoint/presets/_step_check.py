@@ -1,4 +1,4 @@
-"""Check that a loop steps its learning rate scheduler."""
+"""Check that a loop steps its optimizer and its learning rate scheduler."""
 
 from __future__ import annotations
 
@@ -10,19 +10,28 @@ from hookpoint.core.run.run import Run
 
 
 class StepCheck(Callback):
-    """Warn at the end of the first training epoch if the loop has not stepped all of its schedulers.
+    """Warn at the end of the first training epoch if the loop has not stepped its optimizer or all of its schedulers.
 
-    A Runner steps its scheduler, but your own loop must do this itself. Schedulers count their steps in `last_epoch`.
+    A Runner steps them, but your own loop must do this itself. Of several optimizers, only the first is checked. Schedulers
+    count their steps in `last_epoch`.
     """
 
     is_internal = True
     _before: list[Any] | None = None
+    _has_warned = False
 
     def on_run_begin(self, run: Run) -> None:
-        self._before = _counts(run)
+        self._before, self._has_warned = _counts(run), False
 
     def on_epoch_end(self, run: Run) -> None:
-        if self._before is None or not run.step or not run.epoch_complete:
+        if self._before is None or not run.epoch_complete or not run.iteration:
+            return
+        if not run.step:
+            if not self._has_warned and run.is_chief:
+                which = "the optimizer" if len(run.optimizers) == 1 else "the first optimizer"
+                message = "%s was not stepped in epoch %d: call optimizer.step() in the loop. run.step stays 0 until then"
+                logger.warning(message, which, run.epoch)
+            self._has_warned = True
             return
         if any(before is not None and before == now for before, now in zip(self._before, _counts(run), strict=True)):
             message = "the lr_scheduler was not stepped in epoch %d: call run.adjust_lr() or scheduler.step() in the loop"

@@ -113,7 +113,7 @@ class Loop(core.Loop):
             control=steering_for(workdir, control=control, new_profile=new_profile()),
             **{**backend, "store": backend.get("store") if store is None else store},
         )
-        checks = [] if lr_scheduler is None else [StepCheck()]
+        checks = [] if optimizer is None and lr_scheduler is None else [StepCheck()]
         super().__init__([*with_defaults(callbacks, extra_callbacks, monitors), *checks], options)
 
 
