@@ -143,7 +143,10 @@ class KillsAt:
 def _slowly(step: int, seconds: float, operation: Operation, proceed: Callable[[], Any]) -> Any:
     _, is_save, name = operation.path.partition(".staging-step-")
     if is_save and operation.name == "fsync" and int(name[:8]) >= step:
-        time.sleep(seconds)
+        end = time.monotonic() + seconds
+        # If a signal arrives just before a sleep begins, Python calls the signal's handler only after the sleep.
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.01))
     return proceed()
 
 
