@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hookpoint.core.errors import BadLoop
 from hookpoint.engine.data.as_loader import as_loader, described, move
@@ -104,6 +104,12 @@ class Squares(Dataset):
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([torch.ones(2), torch.zeros(2)])
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_chain_of_streams_needs_no_length(shuffle):
+    loader = as_loader(ChainDataset([Stream(), Stream()]), 3, shuffle=shuffle)  # its __len__ raises
+    assert [len(batch) for batch in loader] == [3, 1]
 
 
 class Rows:

@@ -27,8 +27,8 @@ def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool, reader:
     is_iterable = isinstance(data, IterableDataset)
     if isinstance(batch_size, int):
         # torch cannot shuffle an empty dataset. In order, it yields no batch, which the run reports like any other empty data.
-        is_empty = hasattr(data, "__len__") and len(data) == 0
-        return DataLoader(data, batch_size=batch_size, shuffle=shuffle and not is_iterable and not is_empty)
+        can_shuffle = not is_iterable and len(data) > 0
+        return DataLoader(data, batch_size=batch_size, shuffle=shuffle and can_shuffle)
     if batch_size is None and isinstance(data, Dataset) and not is_iterable and hasattr(data, "__len__"):
         return DataLoader(data, batch_size=None, collate_fn=unchanged)
     loader: Iterable[Any] = data
