@@ -880,3 +880,17 @@ def test_an_unrelated_error_of_a_step_keeps_its_type_if_the_loss_has_no_gradient
 
     with pytest.raises(RuntimeError, match="unrelated"):
         runner(LambdaCallback(on_backward_begin=fail), criterion=lambda outputs, targets: 1.0).fit(batches, epochs=1)
+
+
+def test_an_error_in_a_custom_backward_pass_keeps_its_type_if_the_logged_loss_is_detached(runner, batches):
+    class Penalized(MainCallback):
+        def on_train_forward(self, run):
+            self.loss = run.model(run.batch[0]).mean()
+            run.loss = self.loss.detach()
+
+        def on_iter_backward(self, run):
+            torch.autograd.grad(run.model(run.batch[0]).sum(), run.batch[0])
+
+    with pytest.raises(RuntimeError, match="One of the differentiated Tensors does not require grad") as caught:
+        runner(main=Penalized()).fit(batches, epochs=1)
+    assert "in callback Penalized at on_iter_backward" in caught.value.__notes__[0]

@@ -76,6 +76,8 @@ def _is_handled(run: Run, now: Iteration, error: Exception) -> bool:
 
 def _explained(run: Run, now: Iteration, error: Exception) -> Exception:
     """Return an error that explains the loss if the backward pass failed because the loss has no gradient."""
+    if hasattr(error, "__notes__"):  # from a callback's own backward pass, which may differentiate something else than the loss
+        return error
     loss, is_tensor = now.loss, isinstance(now.loss, torch.Tensor)
     has_gradient = loss is None or (is_tensor and loss.requires_grad)
     if run.mode != "train" or has_gradient or not any(part in str(error) for part in NO_GRADIENT):
