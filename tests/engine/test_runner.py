@@ -1553,7 +1553,7 @@ def test_an_invalid_prefix_raises(runner, batches, prefix):
 def test_validate_warns_if_nothing_is_measured(runner, batches, caplog):
     one = runner(criterion=None)
     assert one.validate(batches) == one.validate(batches, prefix="test") == {}
-    line = "validate measured nothing: pass criterion=... or metrics={...} to the Runner, or return a loss from the model"
+    line = "validate has no results: pass criterion=... or metrics={...} to the Runner, or log values in callbacks"
     assert caplog.messages == [line, line]
 
 

@@ -51,7 +51,11 @@ def test_a_loop_with_a_saver_warns_if_its_checkpoints_lack_what_the_script_train
     assert warned(optimizer=optimizer) == ["the checkpoints of this run contain no model"]
     assert warned(model=model) == warned(**given) == warned(state={"ours": model}) == []
     assert warned(epochs=2, **given) == warned(epochs=2, state={"ours": model}) == []
-    from_scratch = "the checkpoint contains no optimizer: if the script uses one, it starts from scratch"
+    from_scratch = "the checkpoint contains no optimizer. If the script has one, its state is not restored"
+    without_state = "the checkpoints of this run do not contain the model, because it has no state_dict and load_state_dict"
+    assert warned(model={"w": 0.0}, device=None) == [without_state]
+    assert warned(model={"w": 0.0}, criterion=None, optimizer=optimizer) == [without_state]
+    assert warned(model={"w": 0.0}, state={"ours": model}) == []
     assert warned(epochs=2, model=model) == [from_scratch]
     model.requires_grad_(False)
     assert warned(epochs=3, model=model) == []

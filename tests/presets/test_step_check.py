@@ -52,14 +52,23 @@ def test_a_dict_of_schedulers_is_checked_too(caplog):
     assert len(trained(caplog, None, scheduler=make)) == 1
 
 
-@pytest.mark.parametrize(("count", "which"), [(1, "the optimizer"), (2, "the first optimizer")])
-def test_an_optimizer_that_is_never_stepped_is_warned_about_once(caplog, count, which):
+ONE = (
+    "the optimizer was not stepped in epoch 2, so run.step is still 0. "
+    "Unless its first step comes later, call optimizer.step() in the loop"
+)
+FIRST = (
+    "the first optimizer was not stepped in epoch 2, so run.step is still 0. "
+    "run.step counts only its steps: list an optimizer that steps first"
+)
+
+
+@pytest.mark.parametrize(("count", "line"), [(1, ONE), (2, FIRST)])
+def test_an_optimizer_that_is_never_stepped_is_warned_about_once(caplog, count, line):
     optimizers = [torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1) for _ in range(count)]
     with Loop(optimizer=optimizers[0] if count == 1 else optimizers, extra_callbacks=[], monitors=[]) as run:
         for epoch in run.epochs(4):
             for _ in run.batches([1, 2], mode="val" if epoch == 1 else "train"):
                 optimizers[-1].zero_grad()
-    line = f"{which} was not stepped in epoch 2: call optimizer.step() in the loop. run.step stays 0 until then"
     assert [one.getMessage() for one in caplog.records] == [line]
 
 

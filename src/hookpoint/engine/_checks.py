@@ -166,7 +166,7 @@ def check_prefix(prefix: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]
 def measured(run: Run, values: Mapping[str, Any]) -> dict[str, float]:
     """Return the results of `validate` as floats. Warn if there are none because the Runner has nothing to measure."""
     if not values and run.criterion is None and run.is_chief:
-        line = "validate measured nothing: pass criterion=... or metrics={...} to the Runner, or return a loss from the model"
+        line = "validate has no results: pass criterion=... or metrics={...} to the Runner, or log values in callbacks"
         logger.warning(line)
     return {name: float(value) for name, value in values.items()}
 

@@ -28,9 +28,10 @@ class StepCheck(Callback):
             return
         if not run.step:
             if not self._has_warned and run.is_chief:
-                which = "the optimizer" if len(run.optimizers) == 1 else "the first optimizer"
-                message = "%s was not stepped in epoch %d: call optimizer.step() in the loop. run.step stays 0 until then"
-                logger.warning(message, which, run.epoch)
+                which, cure = "the optimizer", "Unless its first step comes later, call optimizer.step() in the loop"
+                if len(run.optimizers) > 1:
+                    which, cure = "the first optimizer", "run.step counts only its steps: list an optimizer that steps first"
+                logger.warning("%s was not stepped in epoch %d, so run.step is still 0. %s", which, run.epoch, cure)
             self._has_warned = True
             return
         if any(before is not None and before == now for before, now in zip(self._before, _counts(run), strict=True)):

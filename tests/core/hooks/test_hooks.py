@@ -403,7 +403,8 @@ def test_a_callback_that_is_in_the_list_twice_raises(callback, twice):
         Loop(twice(callback))
     assert str(caught.value) == (
         f"{name} is in the list of callbacks twice, so each of its handlers would be called twice.\n"
-        "  keep      one of them, or create a second instance"
+        "  keep      one of them, with a combined schedule: .when(a | b)\n"
+        "  create    a second instance if each of them should keep its own state"
     )
 
 

@@ -379,7 +379,7 @@ def test_putting_a_device_tensor_does_not_wait_for_the_device(monitor):
 def test_logging_after_the_run_warns(monitor, log):
     with Loop([monitor]) as run:
         run.log(loss=1)
-    expected = rf"^run.{log}: the run has ended, so no monitor receives 'test_accuracy'\. Call it before the run ends\.$"
+    expected = rf"^run.{log}: the run has ended, so no monitor receives 'test_accuracy'\. Call run.{log} before the run ends\.$"
     with pytest.warns(HookpointWarning, match=expected) as caught:
         getattr(run, log)("test_accuracy", 0.5)
     assert [warning.filename for warning in caught] == [__file__]

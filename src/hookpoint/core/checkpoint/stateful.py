@@ -63,16 +63,21 @@ def user_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
 def not_saved(parts: Mapping[str, Any], *, resumes: bool) -> str | None:
     """Return a message about a model or an optimizer that checkpoints lack, or None. `parts` are a loop's objects by name."""
     saved = [name for name, part in parts.items() if has_state(part)]
+    if parts.get("model") is not None and "model" not in saved and set(saved) <= set(OBJECTS):
+        return (
+            "the checkpoints of this run do not contain the model, because it has no state_dict and load_state_dict; "
+            "pass state={...} to Loop with an object that has both"
+        )
     if not saved:
         return (
             "the checkpoints of this run contain no model and no optimizer, so they cannot restore what the script trains; "
             "pass model=, optimizer= or state={...} to Loop"
         )
     if set(saved) <= {"optimizer", "criterion", "lr_scheduler"}:
-        return "the checkpoints of this run contain no model; pass model= to Loop"
+        return "the checkpoints of this run contain no model; pass model= or state={...} to Loop"
     trains = any(getattr(parameter, "requires_grad", False) for _, parameter in named_parameters(parts.get("model")))
     if resumes and trains and set(saved) <= {"model", "criterion"}:
-        return "the checkpoint contains no optimizer: if the script uses one, it starts from scratch; pass optimizer= to Loop"
+        return "the checkpoint contains no optimizer. If the script has one, its state is not restored; pass optimizer= to Loop"
     return None
 
 

@@ -322,7 +322,8 @@ def _reject_duplicates(entries: Iterable[Entry]) -> None:
             name = first[id(entry.subject)].name
             raise CompileError(
                 f"{name} is in the list of callbacks twice, so each of its handlers would be called twice.",
-                keep="one of them, or create a second instance",
+                keep="one of them, with a combined schedule: .when(a | b)",
+                create="a second instance if each of them should keep its own state",
             )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 USED_UP = (
     "an earlier pass has used up the iterator. Pass a list or a loader to run.batches, or create the iterator in every epoch"
 )
-EMPTY = "the loader yields nothing. Check the dataset, the sampler and drop_last"
+EMPTY = "the loader yields nothing. Check the dataset, the sampler and drop_last, or skip the pass if there is no data"
 
 
 class Services:

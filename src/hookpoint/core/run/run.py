@@ -215,7 +215,7 @@ class Run(PeerNames):
         """Settle the loop. If the run has ended, warn the caller of the method, because monitors receive no more values."""
         self._loop.settle()
         if self._logbook.has_ended:
-            text = f"run.{method}: the run has ended, so no monitor receives {name!r}. Call it before the run ends."
+            text = f"run.{method}: the run has ended, so no monitor receives {name!r}. Call run.{method} before the run ends."
             warnings.warn(text, HookpointWarning, stacklevel=3)
 
     # Registering
